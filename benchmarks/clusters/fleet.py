@@ -26,20 +26,30 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 from tests.cluster.harness.client import Cluster, wait_for
+from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.session import running_api_server
 from tests.support.kubernetes.helm import render
 
 from benchmarks.clusters.fleet_process import RELEASE, SYSTEM_NAMESPACE, Audit, Operator, writes_in
 from benchmarks.clusters.fleet_quota import measure_quota
+from benchmarks.clusters.fleet_rest import STILL_S, ResyncFinder, find_changes
 from benchmarks.clusters.fleet_services import NAMESPACES, Fleet
 from benchmarks.clusters.fleet_states import FAILED, STATES, state_by_name
 from benchmarks.clusters.kubernetes_api import KubernetesApi
 from benchmarks.clusters.stand_in_kubelet import StandInKubelet
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, given
+from gnnserve_operator.desired.children import WATCHED_CHILDREN
+from gnnserve_operator.health import CHECK_EVERY_S
 
-_TRIES, _OF_RESYNC = 8, 0.8
-"""Share of the time between two resyncs after which the next one may have begun."""
+_TRIES = 8
+_LABELS_UNTIL, _NO_RESYNC_UNTIL = 0.7, 0.9
+"""Shares of the time from one resync to the next: until when labels are given, and until when the next one has not
+begun."""
+_LAST_LISTED = WATCHED_CHILDREN[-1].plural
+"""What the operator lists last in a round of its check of watches."""
+_MOST_SHOWN = 20
+"""Writes at rest that the result tells of."""
 QUIET_S = 5.0
 """Seconds without a write after which everything has settled."""
 WANTED_RSS_MB = 200
@@ -55,13 +65,13 @@ class Extent:
     sizes: tuple[int, ...]
     """Numbers of services that are measured at rest."""
     resync_s: int
-    idle_s: float
-    """Two resyncs and two rounds of the operator's check of its watches, at least."""
+    idle_rounds: int
+    """Rounds of the operator's check of its watches, a half minute each, for which services are watched at rest."""
     patience_s: float
 
 
-FULL = Extent((100, 500), 30, 65.0, 600.0)
-QUICK = Extent((10, 20), 5, 11.0, 120.0)
+FULL = Extent((100, 500), 30, 4, 600.0)  # two minutes: as long as a watch, so that each is opened again once
+QUICK = Extent((10, 20), 10, 1, 120.0)
 
 
 def run_all(run: Run) -> dict[str, Any]:
@@ -93,7 +103,7 @@ def measure(fleet: Fleet, operator: Operator, audit: Audit, extent: Extent) -> d
     for size in extent.sizes:
         grow = partial(fleet.grow, size, extent.patience_s)
         grown[str(size)] = watched(operator, audit, grow, fleet.is_as_declared, extent)
-        idle[str(size)] = measure_idle(operator, audit, extent, size)
+        idle[str(size)] = measure_idle(operator, audit, fleet, extent)
     labelled = measure_labels(operator, audit, fleet, extent)
     quota = measure_quota(fleet.api)
     changed = watched(operator, audit, fleet.change, fleet.is_as_declared, extent)
@@ -124,7 +134,7 @@ def verdicts_of(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     words = {state.name: state.words for state in STATES}
     of_states = ", ".join(f"{count} that are {words.get(name, name)}" for name, count in reads.items() if count)
     verdicts = {
-        "reads about services at rest, in two resyncs": {
+        "reads about services at rest": {
             "wanted": "0, in whichever state they are",
             "measured": of_states or "0",
             "passed": not reads.total(),
@@ -216,24 +226,27 @@ def settle(audit: Audit, extent: Extent) -> float:
     return quiet_since - began
 
 
-def measure_idle(operator: Operator, audit: Audit, extent: Extent, services: int) -> dict[str, Any]:
+def measure_idle(operator: Operator, audit: Audit, fleet: Fleet, extent: Extent) -> dict[str, Any]:
+    """Measure from the end of a round of lists to the end of another, so that no part of one is counted."""
+    await_lists(audit, 1)
     operator.forget_peak()
-    mark, own, reconciles = audit.mark(), operator.requests(), operator.reconciles()
+    mark, own, reconciles, before = audit.mark(), operator.requests(), operator.reconciles(), fleet.conditions()
     processor_s, began = operator.processor_s(), time.monotonic()
-    time.sleep(extent.idle_s)
+    await_lists(audit, extent.idle_rounds)
     took_s, counted, read = time.monotonic() - began, audit.since(mark), audit.reads_by_name(mark)
     by_state: Counter[str] = Counter()
     for name, number in read.items():
         if (state := state_by_name(name)) is not None:
             by_state[state.name] += number
     found = {
-        "services": services,
+        "services": fleet.size,
         "seconds": round(took_s),
         "requests": counted.total(),
         "requests_per_minute": round(counted.total() / (took_s / 60), 1),
         "requests_own_count": operator.requests() - own,
         "reads_by_state": dict(by_state),
         "writes": writes_in(counted),
+        "statuses_written": find_changes(before, audit.statuses(mark))[:_MOST_SHOWN],
         "requests_by_kind": _by_kind(counted),
         "reconciles": (operator.reconciles() - reconciles).total(),
         "processor_share": round((operator.processor_s() - processor_s) / took_s, 3),
@@ -244,41 +257,53 @@ def measure_idle(operator: Operator, audit: Audit, extent: Extent, services: int
     return found
 
 
+def await_lists(audit: Audit, rounds: int) -> None:
+    """Wait for the end of so many rounds in which the operator lists all that it watches."""
+    mark, last = audit.mark(), ("list", _LAST_LISTED)
+    wait_for("rounds of lists", lambda: audit.since(mark)[last] >= rounds, (rounds + 1) * 2 * CHECK_EVERY_S, 0.05)
+
+
 def measure_labels(operator: Operator, audit: Audit, fleet: Fleet, extent: Extent) -> dict[str, Any]:
     """Measure the calls and reconciles that changes of labels and annotations of services cause.
 
-    In the first half of the time between two resyncs, so that no reconcile is one of these; once more where the machine
-    was so busy that the next resync may have begun meanwhile."""
+    Between the end of a resync and the next one, so that no reconcile is one of these; once more where the machine was
+    so busy that the next resync may have begun meanwhile. Raises HarnessError where there was never time."""
     for _ in range(_TRIES):
-        found, took_s = _label_between_resyncs(operator, audit, fleet, extent)
-        if took_s < _OF_RESYNC * extent.resync_s:
-            break
-    print(json.dumps(found), flush=True)
-    return found
+        found, until_s = _label_between_resyncs(operator, audit, fleet, extent)
+        if found["changes"] and until_s < _NO_RESYNC_UNTIL * extent.resync_s:
+            print(json.dumps(found), flush=True)
+            return found
+    raise HarnessError(f"a resync takes nearly all of {extent.resync_s} s here: no time is left to change labels in")
 
 
 def _label_between_resyncs(
     operator: Operator, audit: Audit, fleet: Fleet, extent: Extent
 ) -> tuple[dict[str, Any], float]:
-    """Return the findings, and the seconds since the resync before."""
-    before = operator.reconciles().total()
-    wait_for("a resync", lambda: operator.reconciles().total() >= before + fleet.size, 120, every_s=0.1)
+    """Return the findings, and when they ended, in seconds since the resync before began."""
+    resyncs = ResyncFinder(fleet.size)
+    resynced_at = wait_for(
+        "the end of a resync",
+        lambda: resyncs.note(time.monotonic(), operator.reconciles().total()),
+        extent.patience_s,
+        every_s=0.1,
+    )
     mark, reconciles, processor_s = audit.mark(), operator.reconciles(), operator.processor_s()
     began = time.monotonic()
-    changes = fleet.label(until=began + extent.resync_s / 2)
+    changes = fleet.label(until=resynced_at + _LABELS_UNTIL * extent.resync_s)
     acted_s = time.monotonic() - began
-    time.sleep(1)
+    time.sleep(STILL_S)
     counted, read = audit.since(mark), audit.reads_by_name(mark)
-    reconciled, took_s = operator.reconciles() - reconciles, time.monotonic() - began
+    reconciled, until_s = operator.reconciles() - reconciles, time.monotonic() - resynced_at
+    used_ms = 1000 * (operator.processor_s() - processor_s)
     found = {
         "changes": changes,
         "acted_s": round(acted_s, 1),
         "reconciles": reconciled.total(),
         "reads_of_objects": sum(number for name, number in read.items() if state_by_name(name) is not None),
         "writes": writes_in(counted),
-        "processor_ms_per_change": round(1000 * (operator.processor_s() - processor_s) / changes, 2),
+        "processor_ms_per_change": round(used_ms / max(changes, 1), 2),
     }
-    return found, took_s
+    return found, until_s
 
 
 def measure_restart(operator: Operator, audit: Audit, extent: Extent) -> dict[str, Any]:
@@ -349,9 +374,7 @@ def verdicts(found: Mapping[str, Any]) -> Iterable[Verdict]:
 
 
 _REASONS = {
-    "calls of": "watches that the API server ends are opened again, in one of the two minutes more than in the other",
-    "reconciles for labels": "the look may begin amid a resync, whose last reconciles then count as those of labels",
-    "quota's refusal": "the largest of five: a service that comes amid a resync waits for those that are due before it",
+    "writes while": "the result's `statuses_written` has the conditions that turned",
 }
 """Why figures may be missed, by words of their names."""
 

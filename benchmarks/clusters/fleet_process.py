@@ -18,10 +18,22 @@ from typing import Any
 from tests.cluster.harness.client import Cluster, wait_for
 from tests.cluster.harness.commands import HarnessError, tail
 
+from gnnserve_operator.kinds import GNNSERVICE
+
 SYSTEM_NAMESPACE, RELEASE = "gnnserve-system", "gnnserve"
 USER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{RELEASE}"
 LONGEST_LINE = 65_536
 WRITES = {"create", "patch", "update", "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    verb: str
+    resource: str
+    name: str
+    """Name of the object; empty: a list."""
+    status: Mapping[str, Any] | None
+    """The status that was written; None: another call."""
 
 
 class Audit:
@@ -29,7 +41,13 @@ class Audit:
 
     def __init__(self, folder: Path) -> None:
         self._log, self._policy = folder / "audit.log", folder / "audit-policy.json"
-        rules = [{"level": "Metadata", "users": [USER]}, {"level": "None"}]
+        statuses = {"group": GNNSERVICE.group, "resources": [f"{GNNSERVICE.plural}/status"]}
+        rules = [
+            # With what was written, so that a write that was not wanted can be told.
+            {"level": "Request", "users": [USER], "verbs": ["patch"], "resources": [statuses]},
+            {"level": "Metadata", "users": [USER]},
+            {"level": "None"},
+        ]
         self._policy.write_text(
             json.dumps(
                 {
@@ -58,14 +76,17 @@ class Audit:
 
     def since(self, mark: int) -> Counter[tuple[str, str]]:
         """Requests by verb and resource."""
-        return Counter((verb, resource) for verb, resource, _ in self._requests(mark))
+        return Counter((call.verb, call.resource) for call in self._calls(mark))
 
     def reads_by_name(self, mark: int) -> Counter[str]:
         """Reads of single objects, by the object's name."""
-        return Counter(name for verb, _, name in self._requests(mark) if verb == "get" and name)
+        return Counter(call.name for call in self._calls(mark) if call.verb == "get" and call.name)
 
-    def _requests(self, mark: int) -> Iterator[tuple[str, str, str]]:
-        """Verb, resource and name of each request; the name of a list is empty."""
+    def statuses(self, mark: int) -> list[tuple[str, Mapping[str, Any]]]:
+        """Name of a GNNService and the status that was written, of each write in turn."""
+        return [(call.name, call.status) for call in self._calls(mark) if call.status is not None]
+
+    def _calls(self, mark: int) -> Iterator[_Call]:
         with self._log.open("rb") as log:
             log.seek(mark)
             for line in log:
@@ -76,7 +97,8 @@ class Audit:
                     continue  # the end of a watch
                 about = event.get("objectRef") or {}
                 resource = about.get("resource", event["requestURI"].partition("?")[0])
-                yield event["verb"], resource, about.get("name", "")
+                status = (event.get("requestObject") or {}).get("status")
+                yield _Call(event["verb"], resource, about.get("name", ""), status)
 
 
 def writes_in(counted: Mapping[tuple[str, str], int]) -> int:

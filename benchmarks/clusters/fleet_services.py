@@ -96,6 +96,10 @@ class Fleet:
             self._count(kind) == children[kind.name] for kind in WATCHED_CHILDREN
         )
 
+    def conditions(self) -> dict[str, dict[str, Manifest]]:
+        """Conditions of each service by type."""
+        return {name: _conditions(found) for name, found in self._seen.items()}
+
     def is_gone(self) -> bool:
         return not self.api.count(GNNSERVICE.path(None)) and not any(map(self._count, WATCHED_CHILDREN))
 

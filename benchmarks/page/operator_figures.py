@@ -63,13 +63,14 @@ def _fleet_at_rest(found: Any) -> str:
         (
             f"{part['services']:,}",
             f"{part['requests_per_minute']:.0f}",
-            ", ".join(f"{verb}: {number}" for verb, number in _by_verb(part["requests_by_kind"]).items()),
+            f"{', '.join(f'{verb}: {number}' for verb, number in _by_verb(part['requests_by_kind']).items())} "
+            f"({part['seconds']} s)",
             f"{part['processor_share']:.1%}",
             f"{part['memory_after_mb']}",
         )
         for part in found["idle"].values()
     )
-    columns = ("services at rest", "calls a minute", "in two resyncs, by verb", "of a processor", "memory, MB")
+    columns = ("services at rest", "calls a minute", "by verb, in so many seconds", "of a processor", "memory, MB")
     return table(columns, rows)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.clusters.fleet import verdicts_of
 from benchmarks.clusters.fleet_process import Audit, writes_in
+from benchmarks.clusters.fleet_rest import STILL_S, ResyncFinder, find_changes
 from benchmarks.clusters.fleet_states import STATES, state_by_name, state_of
 
 
@@ -60,7 +61,7 @@ def test_a_read_of_a_service_at_rest_is_a_verdict_that_is_missed() -> None:
         "idle": {"100": idle(), "500": idle(unborn=3)}, "labels": {"reconciles": 0}, "restart": {"writes": 0},
         "memory_peak_mb": 150,
     }  # fmt: skip
-    reads = {"reads about services at rest, in two resyncs": "3 that are suspended before the first revision"}
+    reads = {"reads about services at rest": "3 that are suspended before the first revision"}
     assert missed_of(found) == reads
     quoted = "a quota's refusal of a Job's pod, quoted by its service after, at most, s"
     assert missed_of(found | {"quota": {"told_after_s": [1.2, 3.5, 2.0]}}) == reads | {quoted: 3.5}
@@ -69,3 +70,48 @@ def test_a_read_of_a_service_at_rest_is_a_verdict_that_is_missed() -> None:
 
 def missed_of(found: Mapping[str, Any]) -> dict[str, Any]:
     return {name: verdict["measured"] for name, verdict in verdicts_of(found).items() if not verdict["passed"]}
+
+
+def resyncs_in(*counts: tuple[float, int], services: int = 10) -> list[tuple[float, float]]:
+    """When each resync was found to have ended, and when it began."""
+    finder = ResyncFinder(services)
+    found = ((at_s, finder.note(at_s, count)) for at_s, count in counts)
+    return [(at_s, began_s) for at_s, began_s in found if began_s is not None]
+
+
+def test_a_resync_is_found_when_it_has_ended_and_not_one_that_had_begun_before() -> None:
+    amid = [(0.0, 104), (0.5, 112), (1.0, 120), (1.5, 120), (2.0, 120), (2.5, 120)]
+    whole = [(30.0, 120), (30.5, 126), (31.0, 133), (31.5, 140), (32.0, 140), (32.4, 140), (32.5, 140), (33.0, 140)]
+    assert STILL_S == 1.0
+    assert resyncs_in(*amid, *whole) == [(32.5, 30.0)]
+    assert resyncs_in(*amid) == [], "its begin was not seen"
+
+
+def test_a_few_reconciles_are_no_resync() -> None:
+    rest = [(0.0, 100), (1.0, 100), (2.0, 100)]
+    assert resyncs_in(*rest, (3.0, 103), (4.0, 103), (5.0, 103)) == []
+    assert resyncs_in(*rest, (3.0, 103), (3.5, 110), (4.5, 110)) == [(4.5, 2.0)]
+
+
+def test_what_was_written_at_rest_is_told_by_the_conditions_that_turned(tmp_path: Path) -> None:
+    def condition(status: str, reason: str, kind: str = "Ready") -> dict[str, str]:
+        return {"type": kind, "status": status, "reason": reason, "message": "as it is"}
+
+    def written(name: str, *conditions: dict[str, str]) -> str:
+        event = json.loads(line("patch", "gnnservices", name=name))
+        return json.dumps({**event, "requestObject": {"status": {"conditions": conditions}}}) + "\n"
+
+    available = condition("True", "Answering", "Available")
+    late, ready = condition("False", "RevisionSwitching"), condition("True", "Ready")
+    audit, log = Audit(tmp_path), tmp_path / "audit.log"
+    log.write_text(
+        line("patch", "services", name="running-0001")
+        + written("running-0001", late, available)
+        + written("running-0001", ready, available)
+    )
+    before = {"running-0001": {"Ready": ready, "Available": available}}
+
+    assert find_changes(before, audit.statuses(0)) == [
+        {"service": "running-0001", "conditions": {"Ready": "False RevisionSwitching: as it is"}},
+        {"service": "running-0001", "conditions": {"Ready": "True Ready: as it is"}},
+    ]
