@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -65,6 +66,8 @@ class WorkQueue:
     _due: dict[ServiceKey, _DueTime] = field(default_factory=dict)
     _running: dict[ServiceKey, _DueTime | None] = field(default_factory=dict)
     """Running keys; the value is when the key is due again because something happened while it ran."""
+    _routine: set[ServiceKey] = field(default_factory=set)
+    """Running keys to which nothing happened."""
 
     def add(self, key: ServiceKey, due: float, *, is_routine: bool = False) -> None:
         """Add a key; the earliest of the requested times counts. `is_routine`: nothing happened, and keys that become
@@ -76,21 +79,30 @@ class WorkQueue:
             self._due[key] = added.earliest(self._due.get(key))
 
     def take(self, now: float) -> ServiceKey | None:
-        """Take the first of the keys that are due; it counts as running until `done`."""
+        """Take the first of the keys that are due; it counts as running until `done`. Beside one to which something
+        happened, keys of a resync run one at a time: each holds up all others while it computes."""
         due = [key for key, time in self._due.items() if time.at <= now]
         key = min(due, key=lambda key: self._due[key].place, default=None)
-        if key is not None:
-            del self._due[key]
-            self._running[key] = None
+        if key is None:
+            return None
+        is_routine = self._due[key].place > now
+        if is_routine and 0 < len(self._routine) < len(self._running):
+            return None
+        del self._due[key]
+        self._running[key] = None
+        if is_routine:
+            self._routine.add(key)
         return key
 
     def done(self, key: ServiceKey) -> None:
         again = self._running.pop(key)
+        self._routine.discard(key)
         if again is not None:
             self._due[key] = again
 
-    def next_due(self) -> float | None:
-        return min((time.at for time in self._due.values()), default=None)
+    def next_due(self, after: float = -math.inf) -> float | None:
+        """The next time after that one at which a key is due; None: there is none."""
+        return min((time.at for time in self._due.values() if time.at > after), default=None)
 
     def depth(self, now: float) -> int:
         return sum(time.at <= now for time in self._due.values())
@@ -211,7 +223,7 @@ class Loop:
             self._rate.spend(key, now)
             task = self._tasks[key] = asyncio.create_task(self._run_one(key), name=f"reconcile {key}")
             task.add_done_callback(partial(self._done, key))
-        next_due = self._queue.next_due()
+        next_due = self._queue.next_due(after=now)
         if next_due is None or len(self._tasks) >= self._concurrency:
             next_due = now + LONGEST_TICK_S  # a reconcile that ends wakes the loop
         return min(next_due - now, self._next_resync - now, LONGEST_TICK_S)

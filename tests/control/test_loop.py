@@ -28,7 +28,7 @@ from gnnserve_operator.loop import (
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.slow_loop import RoutingMemory
 
-A, B, C = (ServiceKey("default", name) for name in "abc")
+A, B, C, D = (ServiceKey("default", name) for name in "abcd")
 SOON_S = 2 * SETTLE_S
 
 
@@ -223,6 +223,30 @@ async def test_a_change_amid_a_resync_is_looked_at_before_the_rest_of_it() -> No
 
 
 @scenario
+async def test_beside_a_change_a_resync_goes_on_one_by_one() -> None:
+    async with running(resync_s=60, concurrency=4) as it:
+        it.keys.extend(ServiceKey("default", f"at-rest-{number}") for number in range(6))
+        gates = it.work.gates = {key: asyncio.Event() for key in (A, *it.keys)}
+        one, two, three, four, five, six = it.keys
+        await it.clock.advance(60)
+        it.loop.enqueue(A)
+        await it.clock.advance(SOON_S)
+        assert it.work.seen == [one, two, three, four], "all at once while nothing has happened"
+        for key in (one, two, three):
+            gates[key].set()
+        await settle()
+        assert it.work.seen[4:] == [A], "one of the resync runs on beside it"
+        gates[four].set()
+        await settle()
+        assert it.work.seen[5:] == [five]
+        gates[A].set()
+        await settle()
+        assert it.work.seen[6:] == [six]
+        gates[five].set()
+        gates[six].set()
+
+
+@scenario
 async def test_failures_are_retried_with_growing_delays_until_the_first_success() -> None:
     async with running() as it:
         it.work.answers[A] = RetryLaterError("busy")
@@ -409,13 +433,20 @@ class TestWorkQueue:
         queue.add(A, 1, is_routine=True)
         queue.add(B, 2, is_routine=True)
         queue.add(C, 3)
-        assert [queue.take(2.5), queue.take(3), queue.take(3)] == [A, C, B]
+        assert [queue.take(2.5), queue.take(3)] == [A, C]
+        queue.done(A)
+        assert queue.take(3) == B
 
     def test_what_is_routine_does_not_wait_for_ever(self) -> None:
         queue = WorkQueue()
         queue.add(A, 1, is_routine=True)
         queue.add(B, 1 + ROUTINE_WAIT_S + 0.1)
         assert queue.take(ROUTINE_WAIT_S + 2) == A
+        queue.add(C, ROUTINE_WAIT_S + 1, is_routine=True)
+        assert [queue.take(ROUTINE_WAIT_S + 2) for _ in range(2)] == [B, C]
+        queue.add(D, ROUTINE_WAIT_S + 1, is_routine=True)
+        assert queue.take(ROUTINE_WAIT_S + 2) is None, "C runs on beside B"
+        assert queue.take(2 * ROUTINE_WAIT_S + 1) == D
 
     def test_a_routine_look_does_not_put_off_what_happened_to_a_key(self) -> None:
         queue = WorkQueue()
@@ -435,6 +466,12 @@ class TestWorkQueue:
         queue.done(A)
         queue.done(B)
         assert [queue.take(3), queue.take(3)] == [B, A]
+
+    def test_the_next_time_is_told_of_keys_that_are_not_due(self) -> None:
+        queue = WorkQueue()
+        for key, due in ((A, 5), (B, 3), (C, 9)):
+            queue.add(key, due)
+        assert [queue.next_due(), queue.next_due(after=3), queue.next_due(after=9)] == [3, 5, None]
 
     def test_the_earliest_time_asked_for_wins(self) -> None:
         queue = WorkQueue()
