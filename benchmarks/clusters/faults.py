@@ -5,7 +5,8 @@ with one trouble; its end, its history and every moment of it are held against t
 random life, held against a fresh apply of its last spec. A guard is a line of the operator without which a test fails.
 
 A run that has come back to what it is in peace is not played on, but for some of them, which show that nothing is
-missed by it. Each scene is a part, and `--full --minutes` goes on with those that were played longest ago.
+missed by it. Each scene is a part, and so are the guards of one file; `--full --minutes` goes on with those that were
+run longest ago.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial, reduce
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -42,6 +44,8 @@ STRIDE, QUICK_STRIDE = 5, 150
 """Every so many-th point of a scene, beginning with another one in each."""
 SEQUENCES, QUICK_SEQUENCES = 1000, 20
 QUICK_GUARDS = 1
+GUARDED = tuple(dict.fromkeys(guard.file for guard in GUARDS))
+"""Files of the operator that have guards."""
 _BATCH = 50
 """Sequences that one process draws from one seed."""
 _SHOWN = 3
@@ -261,8 +265,10 @@ def run_sequences(run: Run) -> dict[str, Any]:
     return {"sequences": sequences, "sequencesSeconds": took_s, "sequencesViolated": violated}
 
 
-def run_guards(run: Run) -> dict[str, Any]:
-    verdicts = list(judge_all(GUARDS[:QUICK_GUARDS] if run.quick else GUARDS))
+def run_guards(file: str, run: Run) -> dict[str, Any]:
+    """Take the guards of one file of the operator away, one at a time."""
+    guards = [guard for guard in GUARDS if guard.file == file]
+    verdicts = list(judge_all(guards[:QUICK_GUARDS] if run.quick else guards))
     return {
         "guards": {verdict.guard.name: verdict.is_caught for verdict in verdicts},
         "caughtBy": {verdict.guard.name: verdict.by for verdict in verdicts},
@@ -309,15 +315,18 @@ VERDICTS = (
     ),
 )  # fmt: skip
 
+LIVES = (
+    *(Part(scene.__name__, partial(run_scene, index)) for index, scene in enumerate(SCENES)),
+    Part("sequences", run_sequences),
+)
+WITHOUT_GUARDS = tuple(Part(f"guards-{Path(file).stem}", partial(run_guards, file)) for file in GUARDED)
+
 BENCHMARK = Benchmark(
     "faults",
-    (
-        *(Part(scene.__name__, partial(run_scene, index)) for index, scene in enumerate(SCENES)),
-        Part("sequences", run_sequences),
-        Part("guards", run_guards),
-    ),
+    (*LIVES, *WITHOUT_GUARDS),
     VERDICTS,
     about=__doc__,
+    quick=tuple(part.name for part in (*LIVES, *WITHOUT_GUARDS[:1])),
     show=show,
     around=processes,
     options=add_options,

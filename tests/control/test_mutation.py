@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.control.mutation import GUARDS, Guard, count_places
+from tests.control.mutation import GUARDS, Guard, count_places, judge
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
@@ -13,3 +13,9 @@ def test_a_guard_is_in_exactly_one_place(guard: Guard) -> None:
 
 def test_no_guard_is_named_twice() -> None:
     assert len({guard.name for guard in GUARDS}) == len(GUARDS)
+
+
+def test_a_guard_that_is_taken_away_is_noticed_in_the_copy_by_the_test_that_is_to_notice() -> None:
+    """One whose test is of the campaign, which imports most."""
+    (guard,) = (guard for guard in GUARDS if guard.name == "what the API server refuses is told")
+    assert judge(guard).by == guard.caught_by
