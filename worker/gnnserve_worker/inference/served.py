@@ -20,7 +20,6 @@ from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.asking.overlay import Overlays
 from gnnserve_worker.asking.served_graph import ServedGraph
-from gnnserve_worker.asking.variants import capabilities_of
 from gnnserve_worker.inference.batch import Infer, with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.refreshed import InferWithin
@@ -30,6 +29,8 @@ from gnnserve_worker.programs.stats import ProgramRun, ProgramStats
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import most_by_hop
 from gnnserve_worker.tasks.deciding import SeedPairs
+from gnnserve_worker.tasks.embedded import capabilities_of
+from gnnserve_worker.tasks.embedding import embedded_task
 from gnnserve_worker.tasks.served import ServedTask
 
 
@@ -98,7 +99,7 @@ class ServedRevision:
         object.__setattr__(self, "most_drawn_per_seed", most_drawn)
         paired = {one.name: one for one in manifest.cascades} if self.task.decides.by_pairs else {}
         object.__setattr__(self, "paired", paired)
-        gives = capabilities_of(manifest)
+        gives = capabilities_of(embedded_task(manifest), manifest)
         object.__setattr__(self, "capabilities", gives)
         object.__setattr__(self, "has_embeddings", any(each.embeddings for each in gives.values()))
         tiers = stated_tiers(points_of(manifest.profile))

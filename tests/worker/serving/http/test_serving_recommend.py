@@ -17,7 +17,6 @@ from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.embeddings import EmbeddingSink, EmbeddingsSpec, PostgresSinkSpec
-from gnnserve_worker.asking.variants import MissingEmbeddings
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
@@ -35,6 +34,7 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.codecs.recommending.found import shown_items
 from gnnserve_worker.tasks.classify_nodes.recommending import NearestNodes
 from gnnserve_worker.tasks.classify_nodes.serving import ClassifyNodes
+from gnnserve_worker.tasks.embedded import MissingEmbeddings
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.embeddings import IndexManifest
 from gnnserve_api.files.repository import NodeIdKind, RevisionManifest, VariantManifest
-from gnnserve_worker.asking.variants import missing_embeddings
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.columns import TypesOf, keep_columns
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, published_blocks
@@ -39,6 +38,7 @@ from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.embedded import missing_embeddings
 from gnnserve_worker.tasks.embedding import embedded_task
 from gnnserve_worker.tasks.serving import published_task
 
@@ -65,7 +65,7 @@ def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantMani
         return check_embeddings(manifest, named, "spec.embeddings.variant")
     task = embedded_task(manifest)
     giving = {each.name: each for each in manifest.variants if task.gives(each)}
-    if not giving and (missing := missing_embeddings(manifest)) is not None:
+    if not giving and (missing := missing_embeddings(task, manifest)) is not None:
         raise InputError(
             "spec.embeddings",
             f"revision {manifest.revision} has no variant with embeddings: {missing.problem}",

@@ -8,10 +8,24 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.families import point_of
-from gnnserve_api.files.repository import RevisionManifest, VariantManifest
+from gnnserve_api.files.repository import NetworkKind, RevisionManifest, VariantManifest
 from gnnserve_worker.nearest.comparison import ByCosine, Comparison
 from gnnserve_worker.nearest.parts import IndexPart
-from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
+from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes, MissingEmbeddings
+
+_MISSING = {
+    NetworkKind.PROGRAM: MissingEmbeddings(
+        "the program gives scores alone", "describe a module whose forward returns (scores, embeddings)"
+    ),
+    NetworkKind.LISTED: MissingEmbeddings(
+        "the only layer gives the scores", "list two layers or more, or a head behind them, whose rows they are"
+    ),
+    NetworkKind.LAYERS: MissingEmbeddings(
+        "no variant has a hidden layer to return: their networks have one layer, or the others are stored",
+        "give model.fanouts two layers or more, and have a variant that computes them",
+    ),
+}
+"""By kind of network; of a revision that has several, the first one here counts: one-row variants are of layers."""
 
 
 def hidden_layer(manifest: RevisionManifest) -> HiddenLayer | None:
@@ -29,6 +43,10 @@ class HiddenLayer:
 
     def columns(self, variant: VariantManifest) -> int:
         return variant.network.embedding_columns
+
+    def missing(self, manifest: RevisionManifest) -> MissingEmbeddings:
+        kinds = {variant.network.kind for variant in manifest.variants}
+        return next(missing for kind, missing in _MISSING.items() if kind in kinds)
 
     def layers(self, layers: Sequence[AnyLayer]) -> Sequence[AnyLayer]:
         return layers[:-1]

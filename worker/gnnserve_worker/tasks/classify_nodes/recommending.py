@@ -11,9 +11,9 @@ import numpy as np
 from gnnserve_api.http.protocol import Output
 from gnnserve_api.http.recommend import RecommendedNode
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, shown_value
-from gnnserve_worker.asking.variants import MissingEmbeddings
 from gnnserve_worker.nearest.comparison import ByCosine, Comparison
 from gnnserve_worker.nearest.parts import IndexPart
+from gnnserve_worker.tasks.embedded import MissingEmbeddings
 from gnnserve_worker.tasks.recommending import FoldedNode, QueryNodes, lies_nowhere
 
 

@@ -23,15 +23,16 @@ from gnnserve_worker.asking.json_arrays import ARRAYS, encode_rows
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, RequestError, check_node_count, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph
-from gnnserve_worker.asking.variants import MissingEmbeddings, missing_embeddings, most_embedding_columns
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.models.network import decisive_scores
 from gnnserve_worker.tasks.classify_nodes.description import FORM, OUTPUTS, describe_classes
+from gnnserve_worker.tasks.classify_nodes.embeddings import HiddenLayer
 from gnnserve_worker.tasks.classify_nodes.published import PublishedClasses, class_part
 from gnnserve_worker.tasks.classify_nodes.recommending import NearestNodes
 from gnnserve_worker.tasks.classify_nodes.served_labels import ClassLabels
 from gnnserve_worker.tasks.classify_nodes.tensors import ClassTensors, class_columns
 from gnnserve_worker.tasks.description import TaskDescription
+from gnnserve_worker.tasks.embedded import MissingEmbeddings, missing_embeddings
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
 from gnnserve_worker.tasks.served import AskedItems, ScoredNodes
@@ -272,7 +273,7 @@ class ClassifyNodes(NodeItems):
 
 
 def _open(parts: TaskParts) -> ClassifyNodes:
-    manifest = parts.manifest
+    manifest, hidden = parts.manifest, HiddenLayer()
     thresholds = {
         variant.name: np.array(variant.thresholds, np.float32)
         for variant in manifest.variants
@@ -285,8 +286,8 @@ def _open(parts: TaskParts) -> ClassifyNodes:
         multi_label=parts.multi_label,
         held_out=_held_out(manifest, parts.splits, parts.graph.labels),
         thresholds=thresholds,
-        missing_embeddings=missing_embeddings(manifest),
-        most_embedding_columns=most_embedding_columns(manifest),
+        missing_embeddings=missing_embeddings(hidden, manifest),
+        most_embedding_columns=max(map(hidden.columns, manifest.variants)),
         tensors=ClassTensors(manifest, parts.classes, thresholds, multi_label=parts.multi_label),
         decoder=_DECODERS[parts.graph.naming.form],
     )

@@ -11,8 +11,9 @@ from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.asking.question import check_node_count
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
-from gnnserve_worker.asking.variants import capabilities_of
 from gnnserve_worker.models.network import decisive_scores
+from gnnserve_worker.tasks.classify_nodes.embeddings import HiddenLayer
+from gnnserve_worker.tasks.embedded import capabilities_of
 from gnnserve_worker.tasks.served import NOTHING_OWN, AskedItems, ScoredNodes
 
 _FLOAT32, _INT64 = np.dtype("<f4"), np.dtype("<i8")
@@ -36,7 +37,7 @@ class ClassTensors:
         self, manifest: RevisionManifest, classes: Classes, thresholds: Mapping[str, np.ndarray], *, multi_label: bool
     ) -> None:
         self._manifest = manifest
-        self._capabilities = capabilities_of(manifest)
+        self._capabilities = capabilities_of(HiddenLayer(), manifest)
         self._classes = classes
         self._thresholds = thresholds
         self._multi_label = multi_label

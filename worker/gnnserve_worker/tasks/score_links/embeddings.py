@@ -13,8 +13,12 @@ from gnnserve_api.files.links import LinksManifest
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.nearest.comparison import ByScore, Comparison
 from gnnserve_worker.nearest.parts import IndexPart
-from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
+from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes, MissingEmbeddings
 from gnnserve_worker.tasks.score_links.links import open_decoder
+
+_BEHIND_STORED = MissingEmbeddings(
+    "all variants read a stored layer", "have a variant that computes all layers, such as variants.pruning.factors [1]"
+)
 
 
 def ends_of_links(manifest: RevisionManifest) -> EndsOfLinks | None:
@@ -45,6 +49,9 @@ class EndsOfLinks:
 
     def columns(self, variant: VariantManifest) -> int:
         return self.links.dimensions
+
+    def missing(self, manifest: RevisionManifest) -> MissingEmbeddings:
+        return _BEHIND_STORED
 
     def layers(self, layers: Sequence[AnyLayer]) -> Sequence[AnyLayer]:
         return layers

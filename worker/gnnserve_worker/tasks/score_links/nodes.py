@@ -10,8 +10,8 @@ from msgspec import UNSET
 
 from gnnserve_worker.asking.question import ErrorCode, RequestError, check_node_count, shown_value
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
-from gnnserve_worker.asking.variants import MissingEmbeddings
 from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.tasks.embedded import MissingEmbeddings
 from gnnserve_worker.tasks.score_links.description import EMBEDDINGS, PAIR_OUTPUTS
 from gnnserve_worker.tasks.score_links.ends import PairEnds
 from gnnserve_worker.tasks.score_links.form import FORM

@@ -30,12 +30,13 @@ from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.tensors import Datatype
-from gnnserve_worker.asking.variants import missing_embeddings
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.tasks.deciding import Decides
 from gnnserve_worker.tasks.description import TaskDescription
+from gnnserve_worker.tasks.embedded import missing_embeddings
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
 from gnnserve_worker.tasks.score_links.description import EMBEDDINGS, OUTPUTS, describe_pairs
+from gnnserve_worker.tasks.score_links.embeddings import EndsOfLinks
 from gnnserve_worker.tasks.score_links.ends import PairEnds
 from gnnserve_worker.tasks.score_links.folding import Folder
 from gnnserve_worker.tasks.score_links.form import FORM
@@ -237,6 +238,7 @@ def _open(parts: TaskParts) -> ScoreLinks:
     # Types of a graph that stays may have been joined into one.
     standing = links.manifest if stays else links.manifest.over(numbered)
     is_folded = any(point_of(variant) is FOLDED for variant in parts.manifest.variants)
+    missing = missing_embeddings(EndsOfLinks(links.manifest), parts.manifest)
     ends = PairEnds(standing, parts.graph, needs_links=is_folded)
     return ScoreLinks(
         graph=parts.graph,
@@ -245,7 +247,7 @@ def _open(parts: TaskParts) -> ScoreLinks:
         ends=ends,
         live_labels=LinkLabels(parts.graph, links, standing, ends),
         recommending=_recommending(parts, links, standing, is_folded=is_folded),
-        nodes=EndNodes(ends, links.manifest.dimensions, missing_embeddings(parts.manifest)),
+        nodes=EndNodes(ends, links.manifest.dimensions, missing),
         decoder=_DECODERS[parts.graph.naming.form],
         classes=parts.classes,
         multi_label=parts.multi_label,
