@@ -280,7 +280,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _processors() -> int:
-    """Those that this process may use."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

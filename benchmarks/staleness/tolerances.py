@@ -48,7 +48,7 @@ class TolerancesKept:
     tolerance_permille: float
     answers: int
     stored: int
-    """Those that were computed from stored rows, which may be stale."""
+    """Answers that were computed from stored rows, which may be stale."""
     rows_made: int
     """Rows that their requests made anew."""
     differing: int

@@ -74,7 +74,7 @@ class HttpTransport:
         Awaitable[ClusterLogin]] = load_access,
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """To be made within an event loop."""
+        """Opens its first session, which an event loop has to run for."""
         self._connections, self._load, self._now = connections, load, now
         self._opened = AsyncExitStack()
         self._loading = asyncio.Lock()

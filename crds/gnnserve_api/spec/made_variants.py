@@ -79,8 +79,8 @@ def _variants_of_listed(spec: _Spec) -> Variants:
 
 
 def _variants_of_products(spec: _Spec) -> Variants:
-    """Those of networks that read products of each relation: of factors of pruning, which need networks and tables of
-    their own, those of a list that asks for fewer columns, and those that channels are pruned of; where links are
+    """Variants of networks that read products of each relation: of factors of pruning, which need networks and tables
+    of their own, those of a list that asks for fewer columns, and those that channels are pruned of; where links are
     scored, what the last layer gives is always stored, a row for each node."""
     listed = () if spec.variants.is_searched else spec.variants.pruning.factors
     is_made = max(listed, default=1) > 1 and not _whole_rows_of_products(spec)
@@ -92,8 +92,9 @@ def _variants_of_products(spec: _Spec) -> Variants:
 
 
 def _whole_rows_of_products(spec: _Spec) -> str:
-    """The default list, which manifests have without saying so, makes none: until fewer columns were made over types
-    nothing came of any, and each factor trains another network."""
+    """Reason why factors make no variants; empty: they make some. The default list, which manifests have without saying
+    so, makes none: until fewer columns were made over types nothing came of any, and each factor trains another
+    network."""
     pruning = spec.variants.pruning
     if tuple(sorted(pruning.factors)) == DEFAULT_FACTORS and pruning.choice is FactorChoice.ALL:
         return (
