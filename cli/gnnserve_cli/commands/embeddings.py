@@ -15,7 +15,7 @@ from gnnserve_api.errors import InputError, remedy_of
 from gnnserve_api.files.embeddings import EmbeddingsManifest, Neighbours
 from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_api.http.protocol import MAX_SEED
-from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot, between
+from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, OfService, RepositoryRoot, Revision, between
 from gnnserve_cli.commands.predict import as_integers, parse_nodes
 from gnnserve_cli.out_files import writing
 from gnnserve_cli.progress import showing_progress
@@ -29,20 +29,12 @@ if TYPE_CHECKING:
 
 
 def export(
-    revision: Annotated[
-        str,
-        typer.Argument(
-            metavar="REVISION", help="Published revision, as `gnnserve variants` lists it.", show_default=False
-        ),
-    ],
+    revision: Revision,
     variant: Annotated[
         str, typer.Argument(metavar="VARIANT", help="Variant of the revision, with a hidden layer.", show_default=False)
     ],
     repository: RepositoryRoot = DEFAULT_REPOSITORY,
-    service: Annotated[
-        str | None,
-        typer.Option("--service", metavar="NAME", help="Service in a folder with several: namespace/name or name."),
-    ] = None,
+    service: OfService = None,
     neighbours: Annotated[
         Neighbours,
         typer.Option(

@@ -12,27 +12,19 @@ from rich.text import Text
 from gnnserve_api.errors import InputError
 from gnnserve_api.extras import EXPORT, GENERATE
 from gnnserve_api.files.export import ExportFormat, ExportManifest
-from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
+from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, OfService, RepositoryRoot, Revision
 from gnnserve_cli.out_files import writing
 from gnnserve_cli.render import count, output, print_json, put
 from gnnserve_cli.revisions import find_revision
 
 
 def export(
-    revision: Annotated[
-        str,
-        typer.Argument(
-            metavar="REVISION", help="Published revision, as `gnnserve variants` lists it.", show_default=False
-        ),
-    ],
+    revision: Revision,
     variant: Annotated[
         str, typer.Argument(metavar="VARIANT", help="Variant of the revision, but no cascade.", show_default=False)
     ],
     repository: RepositoryRoot = DEFAULT_REPOSITORY,
-    service: Annotated[
-        str | None,
-        typer.Option("--service", metavar="NAME", help="Service in a folder with several: namespace/name or name."),
-    ] = None,
+    service: OfService = None,
     formats: Annotated[
         list[ExportFormat] | None,
         typer.Option(

@@ -98,12 +98,28 @@ GrpcPort = Annotated[
 RepositoryRoot = Annotated[
     Path, typer.Option("--repository", metavar="DIR", help="Folder of trained and profiled revisions.")
 ]
+Revision = Annotated[
+    str,
+    typer.Argument(metavar="REVISION", help="Published revision, as `gnnserve variants` lists it.", show_default=False),
+]
+OfService = Annotated[
+    str | None,
+    typer.Option("--service", metavar="NAME", help="Service in a folder with several: namespace/name or name."),
+]
 Prometheus = Annotated[
     str | None,
     typer.Option(
         "--prometheus",
         metavar="URL",
         help="Judge the load by what this Prometheus scraped. Unset: by the server's own counters.",
+        show_default=False,
+    ),
+]
+OverlayFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="JSON file of an overlay for this request alone: nodes, edges and overrides beside the graph.",
         show_default=False,
     ),
 ]

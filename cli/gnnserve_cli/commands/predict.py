@@ -32,6 +32,7 @@ from gnnserve_cli.commands.options import (
     CaFile,
     Json,
     LatencyMs,
+    OverlayFile,
     Priority,
     Strict,
     TokenFile,
@@ -84,14 +85,7 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    overlay: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="JSON file of an overlay for this request alone: nodes, edges and overrides beside the graph.",
-            show_default=False,
-        ),
-    ] = None,
+    overlay: OverlayFile = None,
     seed: Annotated[
         int | None,
         typer.Option(

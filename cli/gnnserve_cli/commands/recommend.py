@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -21,7 +20,7 @@ from gnnserve_api.http.recommend import (
     RecommendRequest,
 )
 from gnnserve_cli.client import fetch_recommendation, open_url, read_access, stated_objective
-from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, Url, between
+from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, OverlayFile, Strict, TokenFile, Url, between
 from gnnserve_cli.commands.predict import ids_of, parse_listed, parse_nodes, read_any_overlay
 from gnnserve_cli.render import facts_table, format_ms, nodes_table, output, print_json, put
 from gnnserve_client.timing import ClientTimes, parse_server_timing
@@ -69,14 +68,7 @@ def recommend(
             show_default=False,
         ),
     ] = None,
-    overlay: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="JSON file of an overlay for this request alone: nodes, edges and overrides beside the graph.",
-            show_default=False,
-        ),
-    ] = None,
+    overlay: OverlayFile = None,
     latency_ms: LatencyMs = None,
     strict: Strict = False,
     token_file: TokenFile = None,

@@ -12,7 +12,7 @@ from rich.text import Text
 from gnnserve_api.errors import InputError
 from gnnserve_api.extras import PICTURES
 from gnnserve_cli.client import read_access
-from gnnserve_cli.commands.options import CaFile, Json, TokenFile, between
+from gnnserve_cli.commands.options import CaFile, Json, OfService, TokenFile, between
 from gnnserve_cli.render import output, print_json, put
 
 
@@ -30,10 +30,7 @@ def report(
         typer.Option("--out", metavar="FILE", help="Write a page to this .html file; an existing one is replaced."),
     ] = None,
     as_json: Json = False,
-    service: Annotated[
-        str | None,
-        typer.Option("--service", metavar="NAME", help="Service in a folder with several: namespace/name or name."),
-    ] = None,
+    service: OfService = None,
     revision: Annotated[
         str | None, typer.Option("--revision", metavar="NAME", help="Revision in a folder. Unset: the newest.")
     ] = None,
