@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import sys
 import tomllib
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -26,6 +29,7 @@ from gnnserve_api.errors import ResourceError
 from gnnserve_api.extras import EXTRAS, GENERATE, GPU, PROGRAMS, SERVE, TRACING, Extra, lack_of_package
 
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+distributions_by_package = cache(metadata.packages_distributions)
 NOT_IMPORTED = {"mkl"}
 """Distributions that are no Python packages."""
 
@@ -36,7 +40,7 @@ def test_an_extra_names_the_packages_that_it_declares(extra: Extra) -> None:
     included = set().union(*(of.extras for of in declared if of.name == "gnnserve"))
     assert included == {of.name for of in extra.includes}
     packages = {package for one in (extra, *extra.includes) for package in one.packages}
-    of_package = metadata.packages_distributions()
+    of_package = distributions_by_package()
     brought = {canonicalize_name(of) for package in packages for of in of_package[package.partition(".")[0]]}
     assert {canonicalize_name(of.name) for of in declared} - {"gnnserve"} - NOT_IMPORTED <= brought
 
@@ -129,69 +133,100 @@ def test_other_failures_of_imports_are_not_taken_for_a_missing_package(error: Im
 # As a user meets it: environments that have one extra alone
 
 
-def run_cli(extra: str, folder: Path, *words: str) -> tuple[int, str]:
-    folder.mkdir(exist_ok=True)
-    program = f"import sys; sys.argv = {['gnnserve', *words]!r}; from gnnserve_cli.__main__ import main; main()"
-    done = run_declared(extra, folder, program)
-    return done.returncode, done.stdout + done.stderr
+COMMANDS = """
+import json, os, sys
+from gnnserve_cli.__main__ import main
+
+for words in {commands!r}:
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.dup2(write, 1)
+        os.dup2(write, 2)
+        sys.argv = ["gnnserve", *words]
+        main()
+        sys.exit()
+    os.close(write)
+    with open(read) as said:
+        text = said.read()
+    print(json.dumps([os.waitstatus_to_exitcode(os.wait()[1]), text]))
+"""
 
 
-def test_the_bare_package_says_which_extra_brings_the_command(tmp_path: Path) -> None:
-    code, said = run_cli("client", tmp_path, "--version")
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder with what an extra installs."""
+    return cache(tmp_path_factory.mktemp)
+
+
+Answered = tuple[int, str]
+"""A command's exit code, and what it said."""
+
+
+@pytest.fixture(scope="module")
+def run_cli(folder_of: Callable[[str], Path]) -> Callable[..., list[Answered]]:
+    """Run commands where one extra alone is installed, each in a process of its own that has imported the program."""
+
+    def run(extra: str, *commands: str) -> list[Answered]:
+        done = run_declared(extra, folder_of(extra), COMMANDS.format(commands=[words.split() for words in commands]))
+        return [(code, said) for code, said in map(json.loads, done.stdout.splitlines())]
+
+    return run
+
+
+def test_the_bare_package_says_which_extra_brings_the_command(folder_of: Callable[[str], Path]) -> None:
+    program = "import sys; sys.argv = ['gnnserve', '--version']; from gnnserve_cli.__main__ import main; main()"
+    done = run_declared("client", folder_of("client"), program)
+    code, said = done.returncode, done.stdout + done.stderr
     assert code == 4
     assert re.fullmatch(
         r"error: gnnserve needs \w+, which is not installed; `pip install 'gnnserve\[cli\]'` brings it\n", said
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "extra"),
-    [
-        ("run examples/digits.yaml", GENERATE),
-        ("generate examples/digits.yaml", GENERATE),
-        ("plan examples/digits.yaml", GENERATE),
-        ("graph inspect examples/digits.yaml", GENERATE),
-        ("changes compact examples/digits-updates.yaml", GENERATE),
-        ("serve examples/digits.yaml", SERVE),
-        ("rollback examples/digits.yaml", SERVE),
-        ("model inspect model.safetensors", SERVE),
-    ],
-)
-def test_commands_that_compute_say_which_extra_they_need(words: str, extra: Extra, tmp_path: Path) -> None:
-    code, said = run_cli("cli", tmp_path, *words.split())
-    assert code == 4, said
-    assert said.startswith("error: this needs ")
-    assert said.endswith(f", which is not installed; {extra.remedy}\n")
-    assert "\n" not in said[:-1]
+COMPUTING = {
+    "run examples/digits.yaml": GENERATE,
+    "generate examples/digits.yaml": GENERATE,
+    "plan examples/digits.yaml": GENERATE,
+    "graph inspect examples/digits.yaml": GENERATE,
+    "changes compact examples/digits-updates.yaml": GENERATE,
+    "serve examples/digits.yaml": SERVE,
+    "rollback examples/digits.yaml": SERVE,
+    "model inspect model.safetensors": SERVE,
+}
 
 
-def test_commands_that_ask_a_server_need_the_command_line_alone(tmp_path: Path) -> None:
-    code, said = run_cli("cli", tmp_path, "validate", "examples/digits.yaml")
-    assert code == 0, said
-    code, said = run_cli("cli", tmp_path, "predict", "http://127.0.0.1:9", "--nodes", "1")
-    assert (code, "pip install" in said) == (4, False), said
+def test_commands_that_compute_say_which_extra_they_need(run_cli: Callable[..., list[Answered]]) -> None:
+    for (code, said), (words, extra) in zip(run_cli("cli", *COMPUTING), COMPUTING.items(), strict=True):
+        assert code == 4, (words, said)
+        assert said.startswith("error: this needs "), words
+        assert said.endswith(f", which is not installed; {extra.remedy}\n"), words
+        assert "\n" not in said[:-1], words
 
 
-def test_where_nothing_trains_a_generation_says_so_before_it_reads_the_graph(tmp_path: Path) -> None:
-    words = ("generate", "examples/digits.yaml", "--repository", str(tmp_path / "kept"))
-    code, said = run_cli("serve", tmp_path / "packages", *words)
+def test_commands_that_ask_a_server_need_the_command_line_alone(run_cli: Callable[..., list[Answered]]) -> None:
+    validated, asked = run_cli("cli", "validate examples/digits.yaml", "predict http://127.0.0.1:9 --nodes 1")
+    assert validated[0] == 0, validated
+    assert (asked[0], "pip install" in asked[1]) == (4, False), asked
+
+
+def test_where_nothing_trains_a_generation_says_so_before_it_reads_the_graph(
+    run_cli: Callable[..., list[Answered]], tmp_path: Path
+) -> None:
+    ((code, said),) = run_cli("serve", f"generate examples/digits.yaml --repository {tmp_path}/kept")
     assert code == 4, said
     assert said.startswith("error: training: needs torch, which is not installed; `pip install 'gnnserve[generate]'`")
 
 
 SERVED = """
-import json, os, signal, socket, sys, threading, time, urllib.error, urllib.request
+import json, os, signal, sys, threading, time, urllib.error, urllib.request
 
-manifest, repository, asked = sys.argv[1:] = {arguments!r}
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
-url = f"http://127.0.0.1:{{port}}"
+manifests, repository, asked, port = {arguments!r}
 
 
-def answer(path, body=None):
+def answer(place, path, body=None):
     try:
-        with urllib.request.urlopen(urllib.request.Request(url + path, body), timeout=60) as reply:
+        url = f"http://127.0.0.1:{{port + place}}{{path}}"
+        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=60) as reply:
             return reply.read().decode()
     except urllib.error.URLError:
         return None
@@ -200,9 +235,10 @@ def answer(path, body=None):
 def ask():
     try:
         deadline_s = time.monotonic() + 240
-        while answer("/readyz") is None and time.monotonic() < deadline_s:
-            time.sleep(0.05)
-        print("ANSWER", answer("/v1/predict", asked.encode()), flush=True)
+        for place, body in enumerate(asked):
+            while answer(place, "/readyz") is None and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+            print("ANSWER", answer(place, "/v1/predict", body.encode()), flush=True)
         refused = {{"torch", "torch_geometric", "triton", "pyarrow", "sklearn"}}
         print("MODULES", json.dumps(sorted(refused & sys.modules.keys())), flush=True)
     finally:
@@ -211,30 +247,43 @@ def ask():
 
 from gnnserve_cli.__main__ import main
 
-sys.argv = ["gnnserve", "serve", manifest, "--repository", repository, "--port", str(port)]
+sys.argv = ["gnnserve", "serve", *manifests, "--repository", repository, "--port", str(port)]
 threading.Thread(target=ask).start()
 main()
 """
 
 
+def first_free_port(count: int) -> int:
+    """The first of so many ports in a row that nothing listens at."""
+    while True:
+        with ExitStack() as bound, suppress(OSError, OverflowError):
+            first = 0
+            for after in range(count):
+                one = bound.enter_context(socket.socket())
+                one.bind(("127.0.0.1", first + after if first else 0))
+                first = first or one.getsockname()[1]
+            return first
+
+
+ASKED = {
+    "plain": ({"nodes": [0, 7]}, "labels"),
+    "types": ({"nodes": ["user/0", 7]}, "labels"),
+    "buys": ({"pairs": [["user/0", "item/17"]]}, "probabilities"),
+}
+"""Of each service a question, and an output of it."""
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("made", "asked", "told"),
-    [
-        ("04c9885/plain", {"nodes": [0, 7]}, "labels"),
-        ("04c9885/types", {"nodes": ["user/0", 7]}, "labels"),
-        ("04c9885/buys", {"pairs": [["user/0", "item/17"]]}, "probabilities"),
-    ],
-)
-def test_a_service_is_served_where_there_is_no_torch(
-    made: str, asked: dict[str, Any], told: str, tmp_path: Path
-) -> None:
+def test_services_are_served_where_there_is_no_torch(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     """Revisions of an earlier release: of one type, of several, of links."""
-    folder, packages = tmp_path / "golden", tmp_path / "packages"
-    shutil.copytree(ROOT / "tests/golden" / made, folder)
-    packages.mkdir()
-    arguments = [str(folder / "manifest.yaml"), str(folder / "repository"), json.dumps(asked)]
-    done = run_declared("serve", packages, SERVED.format(arguments=arguments))
-    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("ANSWER", "MODULES")))
-    assert json.loads(lines["MODULES"]) == []
-    assert json.loads(lines["ANSWER"])[told], done.stderr
+    made, repository = ROOT / "tests/golden/04c9885", tmp_path / "repository"
+    for name in ASKED:
+        shutil.copytree(made / name / "repository", repository, dirs_exist_ok=True)
+    manifests = [str(made / name / "manifest.yaml") for name in ASKED]
+    bodies = [json.dumps(body) for body, _ in ASKED.values()]
+    arguments = [manifests, str(repository), bodies, first_free_port(len(ASKED))]
+    done = run_declared("serve", folder_of("serve"), SERVED.format(arguments=arguments))
+    lines = [line.partition(" ") for line in done.stdout.splitlines()]
+    assert [json.loads(text) for word, _, text in lines if word == "MODULES"] == [[]], done.stderr
+    answers = [json.loads(text) for word, _, text in lines if word == "ANSWER"]
+    assert all(one[told] for one, (_, told) in zip(answers, ASKED.values(), strict=True)), done.stderr

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def _needed_by(distribution: metadata.Distribution, extras: set[str]) -> Iterato
             yield needed
 
 
+@cache
 def link_declared(extra: str, folder: Path, root: Path = ROOT) -> None:
     """Link in `folder` the packages that the extra requires, in the checkout at `root`."""
     for distribution in required_distributions(extra, root).values():
@@ -62,7 +64,7 @@ def link_declared(extra: str, folder: Path, root: Path = ROOT) -> None:
 def run_declared(
     extra: str, folder: Path, program: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python program where only the extra is installed; `folder` is an empty one."""
+    """Run a Python program where only the extra is installed; `folder` is empty, or such a program's."""
     link_declared(extra, folder)
     own = (str(ROOT / name) for name in _OWN_FOLDERS)
     variables = {**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join((str(folder), *own))}
