@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.support.programs.translations import keeping
+from tests.support.programs.translations import translations_kept
 
 
 @pytest.fixture(autouse=True, scope="module")
 def kept_translations() -> Iterator[None]:
     torch.manual_seed(0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.onnx, "export", keeping(torch.onnx.export))
+    with translations_kept():
         yield
 
 

@@ -32,7 +32,7 @@ def test_a_program_that_differs_is_translated_anew(tmp_path: Path, monkeypatch: 
 
     def translate(_program: ExportedProgram, **_named: Any) -> Any:
         made.append(f"translation {len(made)}")
-        return SimpleNamespace(save=lambda path: path.write_text(made[-1]))
+        return SimpleNamespace(save=lambda path, **_: path.write_text(made[-1]))
 
     keeping, saved = translations.keeping(translate), []
     calls: list[tuple[ExportedProgram, dict[str, Any]]] = [

@@ -1,7 +1,7 @@
 """Translations of exported programs to ONNX, kept from one run of tests to the next.
 
-torch translates an exported program for seconds, and equal ones equally: what `gnnserve-describe` exports is exported
-each time, and only an exported program that differs is translated.
+torch translates an exported program for seconds, and equal ones equally: what `gnnserve-describe` and `gnnserve export`
+export is exported each time, and only an exported program that differs is translated.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from tests.support.programs.programs import KEPT
 from torch.export import ExportedProgram
 
@@ -31,8 +34,17 @@ class KeptTranslation:
 
     file: Path
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, *, external_data: bool = False) -> None:
+        assert not external_data, "tensors are kept in the file itself"
         shutil.copy(self.file, path)
+
+
+@contextmanager
+def translations_kept() -> Iterator[None]:
+    """Find translations of equal programs meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.onnx, "export", keeping(torch.onnx.export))
+        yield
 
 
 def keeping(translate: Callable[..., Any]) -> Callable[..., KeptTranslation]:
@@ -44,7 +56,7 @@ def keeping(translate: Callable[..., Any]) -> Callable[..., KeptTranslation]:
         if not kept.exists():
             KEPT.mkdir(parents=True, exist_ok=True)
             part = kept.with_suffix(f".{os.getpid()}")
-            translate(program, **named).save(part)
+            translate(program, **named).save(part, external_data=False)
             part.rename(kept)
         kept.touch()
         return KeptTranslation(kept)
