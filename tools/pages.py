@@ -1,4 +1,4 @@
-"""Tables of docs/ that only repeat what the code says of itself: conditions, errors, metrics, options.
+"""Tables of docs/ that only repeat what the code says of itself: conditions, errors, metrics, options, messages.
 
 `python -m tools.pages` fills each block `<!-- generated: NAME -->` of a page, `make check` compares.
 """
@@ -16,8 +16,10 @@ from typing import Any
 
 import typer.main
 from tests.support.serving.exposed import ExposedMetric, exposed, operator_metrics, worker_metrics
+from tools.message_tables import MESSAGES, families
 
 from gnnserve_api.docstrings import attribute_docstrings
+from gnnserve_api.http.live_accuracy import LabelProblem
 from gnnserve_api.status.pool_status import PoolConditionType
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
@@ -134,6 +136,9 @@ def blocks() -> dict[str, str]:
         "metrics of a second revision": metrics_table(of_canary),
         "metrics of the operator": metrics_table(exposed(operator_metrics())),
         "exit codes": table(("code", "meaning"), [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]),
+        "families": table(("family", "what its variants save"), families()),
+        "why a label was not taken": members_table("`reason`", "the label", LabelProblem),
+        **{name: table(message.head, [*message.rows()]) for name, message in MESSAGES.items()},
         **dict(option_blocks()),
     }
 

@@ -15,9 +15,10 @@ class Objective(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     (Dynamic GNN inference as-a-service, section 4.3)."""
 
     latency_ms: float | None = None
-    """Arrival at the worker to the answer, in milliseconds; None: no deadline."""
+    """Milliseconds from arrival at the worker to the answer, above 0, at most 3,600,000; absent: no deadline."""
     accuracy_tolerance_permille: float | None = None
-    """Permille of accuracy, absolute and inclusive, below the most accurate served variant's validation score."""
+    """Permille of accuracy, absolute and inclusive, below the most accurate served variant's validation
+    score, 0 to 1000; 10 is one point."""
 
     def is_empty(self) -> bool:
         return self.latency_ms is None and self.accuracy_tolerance_permille is None

@@ -153,11 +153,17 @@ class IndexState(msgspec.Struct, frozen=True, rename="camel"):
     """The index that recommendations were found in, as answers tell it."""
 
     revision: str
+    """Revision that its embeddings are of."""
     variant: str
+    """Variant that computed them."""
     kind: IndexKind
+    """`Exact`: every node is compared; `Approximate`: those of the nearest lists."""
     nodes: int
+    """How many nodes it has."""
     built_at: str
+    """When it was made."""
     recall: float
+    """Share of the ten nearest nodes that it finds."""
     offset: int | UnsetType | None = UNSET
     """Offset of the log of changes that it was made at; absent where the graph does not change, as are the next
     three."""

@@ -34,15 +34,23 @@ class LatencyProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """Times of one batch size, sampling included, queueing and HTTP excluded."""
 
     seeds: Positive
+    """Nodes of the batch."""
     runs: Positive
+    """Batches that were timed."""
     p50_ms: PositiveDuration
+    """Median of a batch."""
     p99_ms: PositiveDuration
+    """99th percentile of a batch."""
     mean_ms: Duration
+    """Mean of a batch."""
     std_ms: Duration
+    """Standard deviation of a batch."""
     sample_ms: Duration
     """Median of the stage; the three stage medians need not add up to `p50_ms`."""
     gather_ms: Duration
+    """Median of reading and aggregating rows."""
     compute_ms: Duration
+    """Median of the network."""
     gathered_bytes: Count
     """Bytes of the table read per batch, mean over the runs: rows times columns times bytes per number."""
     window_p50_ms: Duration
@@ -50,14 +58,18 @@ class LatencyProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     the feature transfer to the end of computing), which leaves sampling out. Here rows are copied to no device:
     gathering is the transfer."""
     window_mean_ms: Duration
+    """Mean of the same window."""
     window_std_ms: Duration
+    """Standard deviation of the same window."""
 
 
 class CascadeProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Parts of a variant that is a cascade."""
 
     first: str
+    """Variant that answers first."""
     then: str
+    """Variant that answers what the first one passes on."""
     passed_on: Share
     """Share of the validation nodes that `first` passed on to `then`."""
 
@@ -67,14 +79,18 @@ class NewNodesLatency(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     Sampling included, queueing and HTTP excluded."""
 
     seeds: Positive
+    """New nodes of the batch."""
     edges: Count
     """Entries that the neighbour lists of a batch gained, mean over the runs: each new node read those of a validation
     node."""
     feature_bytes: Count
     """Bytes of the features that a batch brought, as float32."""
     runs: Positive
+    """Batches that were timed."""
     p50_ms: PositiveDuration
+    """Median of a batch."""
     p99_ms: PositiveDuration
+    """99th percentile of a batch."""
     overlay_ms: Duration
     """Median of the time in which the overlay was joined and rows were made of the new features; `p50_ms` includes
     it."""
@@ -86,15 +102,21 @@ class LinkScores(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     links: Count
     """Held-out links that it was judged by; as many pairs without a link stood beside them."""
     roc_auc: Share
+    """How often a link has a higher score than another pair."""
     average_precision: Share
+    """How far up links come among both."""
     sources: Count
     """First nodes of these links whose pairs were ranked: all of them, or a sample."""
     candidates: Count
     """Second nodes that each was paired with: all that may be one, or a sample and those of its links."""
     mrr: Share
+    """Mean of 1 / rank of a link among all pairs of its first node that are no links."""
     recall_at_k: Share
+    """Share of a node's held-out links among its `k` best unknown pairs."""
     ndcg_at_k: Share
+    """The same with a weight for each place."""
     k: Positive
+    """`spec.task.links.recallAt`."""
 
     @property
     def figures(self) -> Mapping[str, float]:
@@ -151,6 +173,7 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """One variant. Accuracies are fractions of 1 under `Profile.metric`."""
 
     name: str
+    """Name of the variant, such as `x4` or `x4-int8`."""
     factor: Positive
     """1 for projected variants: they lose nothing but rounding."""
     table: str
@@ -158,10 +181,13 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     columns: Positive
     """Leading columns of the table that are read per row."""
     storage: Storage
+    """How the numbers of its table are stored."""
     projected: bool
+    """Whether its rows are products of the first layer."""
     compute: Compute
     """What the matrix products run in where the processor has it; float32 elsewhere."""
     validation_accuracy: Share
+    """Accuracy on validation nodes, by which routing goes."""
     test_accuracy: Share | None
     """Accuracy on test nodes; None where the graph has no test split."""
     latency: Annotated[tuple[LatencyProfile, ...], Meta(min_length=1)]
@@ -174,6 +200,7 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     memory_bytes: Count
     """Weights and the columns of its table that this variant reads."""
     family: Family = PRUNED.family
+    """What it saves."""
     fanouts: tuple[int, ...] = ()
     """Neighbours that are sampled per layer, the seed's draw first; empty where an earlier gnnserve says nothing, and
     for cascades, whose stages have their own."""
@@ -227,10 +254,13 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     machine: str
     """Processor and thread count of the measurement: a profile from elsewhere is only a hint."""
     threads: Count
+    """Threads that computed."""
     validation_nodes: Count
     """How many the validation accuracies are of."""
     test_nodes: Count
+    """How many the test accuracies are of."""
     variants: tuple[VariantProfile, ...]
+    """The variants, by ascending factor."""
     search: SearchRecord | None = None
     """Why these variants are kept, and others are not; None: the manifest lists the variants."""
 

@@ -25,12 +25,16 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
     graph: Annotated[str, Meta(description="Digest of the graph.")]
     source: Annotated[str, Meta(description="Where the graph came from.")]
     edges: Count
+    """Edges of the graph."""
     train_nodes: Count
+    """Nodes that training learnt from."""
     scope: Annotated[str, Meta(description="Inductive or Transductive: what training could see.")]
     checkpoint: Annotated[str | None, Meta(description="SHA-256 of spec.model.checkpoint; null: there is none.")]
     network: NetworkManifest
+    """The network: architecture, layers and fan-outs."""
     ranking_method: Annotated[str, Meta(description="How feature columns were ranked; None: they were not.")]
     ranking_settings: dict[str, float]
+    """Numbers that shaped the ranking."""
     stability: Annotated[
         RankStability | None,
         Meta(description="How far the ranking depends on its seed; null without spec.variants.pruning.stabilitySeeds."),

@@ -128,6 +128,7 @@ class VariantAccuracy(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     """One variant in service, beside what its profile states."""
 
     name: str
+    """Name of the variant."""
     promised: Annotated[
         float | None,
         Meta(

@@ -217,14 +217,21 @@ class PredictAnswer(msgspec.Struct, frozen=True, rename="camel"):
         list[Label | list[Label]] | UnsetType,
         Meta(
             description="The graph's own label per node; for multi-label graphs a list: classes whose "
-            "score is above 0, or above their threshold (`thresholds` of `provenance`)."
+            "score is above 0. With `spec.variants.thresholds: PerClass` each class has a threshold of its own "
+            "(`thresholds` of `provenance`); of two exclusive classes the second must lead by it."
         ),
     ] = UNSET
     scores: Annotated[
         list[list[float]] | UnsetType,
         Meta(description="Raw outputs of the network per class, ascending: before softmax (or sigmoid: multi-label)."),
     ] = UNSET
-    embeddings: Annotated[list[list[float]] | UnsetType, Meta(description="The node's last hidden layer.")] = UNSET
+    embeddings: Annotated[
+        list[list[float]] | UnsetType,
+        Meta(
+            description="Per node its last hidden layer: `spec.model.hidden` numbers, or "
+            "`spec.model.program.embeddings.columns`."
+        ),
+    ] = UNSET
     offset: Annotated[
         int | UnsetType,
         Meta(description="The offset of the log of changes that the answer has seen; absent where the graph is fixed."),
@@ -260,8 +267,11 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """Variants that are served, and what each costs and gives."""
 
     service: str
+    """`metadata.name` of the manifest."""
     revision: str
+    """The revision that answers."""
     recipe: str
+    """Digest of the part of the spec that it was generated from."""
     nodes: Annotated[int, Meta(description="How many nodes the graph has.")]
     node_ids: Annotated[
         NodeIdKind,
@@ -273,8 +283,11 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     features: Annotated[int, Meta(description="Feature columns of the graph, before pruning.")]
     classes: Annotated[Classes, Meta(description="The graph's own label of each score column.")]
     multi_label: bool
+    """Whether a node may have several labels."""
     profile: Profile
+    """Accuracies and latencies that were measured before the revision was served."""
     provenance: Provenance
+    """Where the revision comes from, and how it was made."""
     device: Annotated[
         str | UnsetType,
         Meta(
@@ -350,7 +363,9 @@ class NodeTypeAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
     name: Annotated[str, Meta(description="What ids of its nodes have before a slash: `paper/17`.")]
     nodes: int
+    """How many nodes of the type the graph has."""
     node_ids: NodeIdKind
+    """What requests call them by, behind the type."""
     features: Annotated[int | None, Meta(description="Features of a node; null: embeddings of its nodes were learned.")]
 
 
@@ -358,9 +373,13 @@ class RelationAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """Edges of one kind, from nodes of one type to nodes of one type, which read them."""
 
     source: str
+    """Type of the nodes that are read."""
     name: str
+    """Name of the relation."""
     target: str
+    """Type of the nodes that read them."""
     edges: int
+    """How many edges it has."""
     both_ways: Annotated[
         bool | UnsetType, Meta(description="Whether an edge between two nodes of one type lets either read the other.")
     ] = UNSET

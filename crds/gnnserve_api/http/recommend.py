@@ -130,6 +130,8 @@ class RecommendAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """The nodes, the nearest first; fewer than asked for where not as many may be recommended."""
 
     items: list[RecommendedNode]
+    """Each with its `id`, and `cosine` or for links `score` and `probability`, the nearest first; none where the node's
+    embedding is all zeros."""
     variant: Annotated[str, Meta(description="The variant that computed the node's embedding.")]
     revision: Annotated[str, Meta(description="The revision that it belongs to.")]
     objective_met: Annotated[bool, Meta(description="Whether the answer came within the latency; true without one.")]

@@ -108,6 +108,7 @@ class VariantRoute(msgspec.Struct, frozen=True, rename="camel"):
     """One variant, as the worker sees it."""
 
     name: str
+    """Name of the variant."""
     loss_permille: float
     """Validation accuracy below the most accurate variant; or accuracy in service, where labels show another loss."""
     profiled: AffineCost
@@ -185,12 +186,15 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     reason: str
     """Why that variant, in a sentence."""
     allowed_variants: tuple[str, ...]
+    """Variants within the service's tolerance."""
     objective: Objective = NO_OBJECTIVE
     """The service's own objective, for requests that state none."""
     batching: Batching = DEFAULT_BATCHING
+    """Limits of batches and of the queue: `maxSeeds`, `maxQueuedSeeds`."""
     problem: str | None = None
     """Why the declared table is not in effect, where it is not."""
     mode: RoutingMode = RoutingMode.ADAPTIVE
+    """Mode of routing."""
     issued_at: str = ""
     """When the table in effect was issued."""
     is_expired: bool = False
