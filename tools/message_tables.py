@@ -27,9 +27,10 @@ from gnnserve_api.files.profile import (
     VariantProfile,
 )
 from gnnserve_api.files.provenance import Provenance
-from gnnserve_api.http.changes import ChangesAnswer, ChangesRequest
+from gnnserve_api.http.changes import ChangeRecord, ChangesAnswer, ChangesPage, ChangesRequest
 from gnnserve_api.http.explain import ExplainRequest
 from gnnserve_api.http.live_accuracy import LabelsRequest, VariantAccuracy
+from gnnserve_api.http.pairs import PairsRequest
 from gnnserve_api.http.protocol import (
     AccuracyTier,
     NodeTypeAnswer,
@@ -40,7 +41,7 @@ from gnnserve_api.http.protocol import (
     StaleLayerAnswer,
     VariantsAnswer,
 )
-from gnnserve_api.http.recommend import RecommendAnswer, RecommendRequest
+from gnnserve_api.http.recommend import ColumnCondition, RecommendAnswer, RecommendRequest
 from gnnserve_api.objective import Objective
 from gnnserve_api.pods.routing import Route, VariantRoute
 
@@ -214,6 +215,11 @@ MESSAGES: Mapping[str, MessageTable] = {
     "fields of recommendations": MessageTable((Part(RecommendAnswer), Part(IndexState, "index."))),
     "fields of changes": MessageTable((Part(ChangesRequest),)),
     "fields of their answer": MessageTable((Part(ChangesAnswer),)),
+    "fields of the log": MessageTable((Part(ChangesPage), Part(ChangeRecord, "records[]."))),
+    "fields of pairs": MessageTable(
+        (Part(PairsRequest, without=_OF_PREDICTIONS | {"variant", "timeoutMs", "priority"}),), is_request=True
+    ),
+    "conditions of columns": MessageTable((Part(ColumnCondition),)),
 }
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+import yaml
 from tests.support.serving.exposed import ExposedMetric, exposed, operator_metrics, worker_metrics
 from tools.message_tables import MESSAGES, families
 
@@ -27,10 +28,18 @@ from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
 from gnnserve_worker.asking.question import ErrorCode
 from gnnserve_worker.scheduling.refusal import RefusalReason
+from gnnserve_worker.serving.http.changes.description import list_parameters
+from gnnserve_worker.serving.http.openapi import nodes_parameters
 from gnnserve_worker.serving.http.replies import ERROR_STATUS, REFUSAL_STATUS
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- generated: ([^\n]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
+CHART_FILES = DOCS.parent / "charts" / "gnnserve" / "files"
+ALERTS, RECORDING = CHART_FILES / "alerts.yaml", CHART_FILES / "recording-rules.yaml"
+_TEMPLATE = re.compile(r"{{([^}]*)}}")
+"""What Prometheus fills in: a label, or the value."""
+_LARGE = 10**9
+"""Bounds from which on none is shown: no query reaches them."""
 _COMMON = 3
 """Commands from which on an option that all of them describe alike is described once, for all."""
 
@@ -54,6 +63,29 @@ def commands() -> dict[str, Any]:
         for name, outer in typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
         for inner, command in getattr(outer, "commands", {"": outer}).items()
     }
+
+
+def commands_table() -> str:
+    """Commands with the first sentence of their help."""
+    rows = [
+        (f"[`gnnserve {name}`](#gnnserve-{name.replace(' ', '-')})", _paragraphs(command.help)[0])
+        for name, command in commands().items()
+    ]
+    return table(("command", "purpose"), rows)
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [" ".join(part.split()) for part in text.split("\n\n")]
+
+
+def parameters_table(described: Iterable[Mapping[str, Any]]) -> str:
+    """Parameters of a query, as OpenAPI has them."""
+    rows = []
+    for each in described:
+        default, most = each["schema"].get("default"), each["schema"].get("maximum")
+        limit = f" At most {most:,}." if most is not None and most < _LARGE else ""
+        rows.append((f"`{each['name']}`", "" if default is None else f"`{default}`", f"{each['description']}{limit}"))
+    return table(("parameter", "default", "meaning"), rows)
 
 
 def errors_table() -> str:
@@ -124,6 +156,24 @@ def option_blocks() -> Iterator[tuple[str, str]]:
         yield f"options of {name}", table(head, [*own, *linked])
 
 
+def rules_of(file: Path) -> list[dict[str, Any]]:
+    groups = yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def alerts() -> Iterator[tuple[str, str]]:
+    """What each alert of the chart says, with names of labels in place of their values."""
+    for alert in rules_of(ALERTS):
+        wait = f" after {alert['for']}" if "for" in alert else ""
+        said = (_TEMPLATE.sub(_shown, alert["annotations"][part]).strip() for part in ("summary", "description"))
+        yield f"alert {alert['alert']}", f"*{alert['labels']['severity'].capitalize()}{wait}.* {'. '.join(said)}"
+
+
+def _shown(template: re.Match[str]) -> str:
+    label = re.search(r"\$labels\.(\w+)", template[1])
+    return label[1].upper() if label else "…"
+
+
 def blocks() -> dict[str, str]:
     of_worker = list(exposed(worker_metrics()))
     of_canary = [each for each in of_worker if each.name.startswith("gnnserve_canary_")]
@@ -139,7 +189,13 @@ def blocks() -> dict[str, str]:
         "families": table(("family", "what its variants save"), families()),
         "why a label was not taken": members_table("`reason`", "the label", LabelProblem),
         **{name: table(message.head, [*message.rows()]) for name, message in MESSAGES.items()},
+        "commands": commands_table(),
+        "ways of load": "\n".join(f"- {way}" for way in _paragraphs(commands()["load"].help)[1:]),
+        "parameters of nodes": parameters_table(nodes_parameters()),
+        "parameters of the log": parameters_table(list_parameters()),
         **dict(option_blocks()),
+        **dict(alerts()),
+        "recording rules": ", ".join(f"`{rule['record']}`" for rule in rules_of(RECORDING)),
     }
 
 

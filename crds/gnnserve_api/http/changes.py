@@ -155,8 +155,11 @@ class ChangeRecord(msgspec.Struct, frozen=True, rename="camel"):
     """A batch of the log."""
 
     offset: int
+    """Its offset in the log."""
     client: str
+    """Who wrote it."""
     sequence: int
+    """Its number among the batches of this client."""
     time_ms: Annotated[int, Meta(description="When it became durable: Unix time in milliseconds.")]
     changes: Annotated[int, Meta(description="How many items it has.")]
     content: Annotated[
@@ -172,6 +175,7 @@ class ChangesPage(msgspec.Struct, frozen=True, rename="camel"):
     """Batches of the log, in order."""
 
     records: list[ChangeRecord]
+    """The batches, those of earlier offsets first."""
     first: Annotated[int, Meta(description="The first offset that the log still has; earlier ones are compacted.")]
     last: Annotated[int, Meta(description="The log's last offset.")]
     applied: Annotated[int, Meta(description="The offset that this worker has applied.")]

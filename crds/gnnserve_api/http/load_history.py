@@ -1,4 +1,4 @@
-"""What `GET /v1/history` answers: counters of the last minutes, by which a page draws them as soon as it opens."""
+"""Messages of `GET /v1/history`: counters of the last minutes, by which a page draws them as soon as it opens."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def nodes_parameters() -> list[dict[str, Any]]:
         {
             "name": "contains",
             "in": "query",
-            "description": f"Only ids that contain this text in any case, among the next {MOST_NODES_OF_A_PAGE:,}.",
+            "description": f"Only ids that contain this text in any case, among {MOST_NODES_OF_A_PAGE:,}; `next` tells where to go on.",
             "schema": {"type": "string"},
         },
     ]
