@@ -72,7 +72,7 @@ class MessageTable:
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         for part in self.parts:
-            texts, schema = _texts(part.of), _schema(part.of) if self.is_request else {}
+            texts, schema = message_texts(part.of), _schema(part.of) if self.is_request else {}
             for each in msgspec.structs.fields(part.of):
                 name = each.encode_name
                 if name in part.without:
@@ -86,7 +86,7 @@ class MessageTable:
                     yield linked, told
 
 
-def _texts(message: type[msgspec.Struct]) -> dict[str, str]:
+def message_texts(message: type[msgspec.Struct]) -> dict[str, str]:
     """Meanings of fields, by their attributes' names."""
     hints = typing.get_type_hints(message, include_extras=True)
     described = {name: text for name, hint in hints.items() if (text := _described(hint))}

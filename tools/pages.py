@@ -11,21 +11,28 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import typer.main
 import yaml
+from pydantic.alias_generators import to_camel
 from tests.support.serving.exposed import ExposedMetric, exposed, operator_metrics, worker_metrics
-from tools.message_tables import MESSAGES, families
+from tools.message_tables import MESSAGES, families, message_texts
 
 from gnnserve_api.docstrings import attribute_docstrings
 from gnnserve_api.http.live_accuracy import LabelProblem
+from gnnserve_api.http.protocol import PredictRequest
+from gnnserve_api.objective import Objective
+from gnnserve_api.spec.audience import Audience, Selection, selection
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.pool_status import PoolConditionType
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
 from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
+from gnnserve_client import Client
 from gnnserve_worker.asking.question import ErrorCode
 from gnnserve_worker.scheduling.refusal import RefusalReason
 from gnnserve_worker.serving.http.changes.description import list_parameters
@@ -63,6 +70,51 @@ def commands() -> dict[str, Any]:
         for name, outer in typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
         for inner, command in getattr(outer, "commands", {"": outer}).items()
     }
+
+
+def audiences_table() -> str:
+    """Fields of a GNNService by who is handed them, and so by what another value makes anew."""
+    texts = attribute_docstrings(Audience)
+    rows = [
+        (", ".join(f"`{name}`" for name in _merged([*_names(selection(GNNServiceSpec, audience))])), text)
+        for audience in Audience
+        if (text := texts[str(audience.name)])
+    ]
+    return table(("fields", "handed to"), [(names, " ".join(text.split())) for names, text in rows])
+
+
+def _names(selected: Selection, above: str = "") -> Iterator[str]:
+    for name, below in selected.items():
+        path = f"{above}{to_camel(name)}"
+        if isinstance(below, dict):
+            yield from _names(below, f"{path}.")
+        else:
+            yield path
+
+
+def _merged(names: Sequence[str]) -> Iterable[str]:
+    """Names, of which more than two of the same part of a section are told by that part."""
+    parts = [".".join(name.split(".")[:2]) for name in names]
+    counts = Counter(parts)
+    return dict.fromkeys(part if counts[part] > 2 else name for name, part in zip(names, parts, strict=True))
+
+
+def arguments_table() -> str:
+    """Arguments of the Python client's `predict`, in the words of a request's fields."""
+    of_request = {name: message_texts(PredictRequest)[name] for name in PredictRequest.__struct_fields__}
+    of_objective = message_texts(Objective)
+    told = of_request | {
+        "latency_ms": of_objective["latency_ms"],
+        "tolerance_permille": of_objective["accuracy_tolerance_permille"],
+        "timeout_s": "Seconds for all attempts and pauses together; absent: the client's.",
+    }
+    rows = []
+    for name, parameter in signature(Client.predict).parameters.items():
+        if name != "self":
+            default = parameter.default
+            shown = "required" if default is parameter.empty else "" if default is None else f"`{default!r}`"
+            rows.append((f"`{name}`", shown, told[name]))
+    return table(("argument of `predict`", "default", "meaning"), rows)
 
 
 def commands_table() -> str:
@@ -190,6 +242,8 @@ def blocks() -> dict[str, str]:
         "why a label was not taken": members_table("`reason`", "the label", LabelProblem),
         **{name: table(message.head, [*message.rows()]) for name, message in MESSAGES.items()},
         "commands": commands_table(),
+        "fields by audience": audiences_table(),
+        "arguments of predict": arguments_table(),
         "ways of load": "\n".join(f"- {way}" for way in _paragraphs(commands()["load"].help)[1:]),
         "parameters of nodes": parameters_table(nodes_parameters()),
         "parameters of the log": parameters_table(list_parameters()),

@@ -108,7 +108,8 @@ def nodes_parameters() -> list[dict[str, Any]]:
         {
             "name": "contains",
             "in": "query",
-            "description": f"Only ids that contain this text in any case, among {MOST_NODES_OF_A_PAGE:,}; `next` tells where to go on.",
+            "description": f"Only ids that contain this text in any case, among {MOST_NODES_OF_A_PAGE:,}; "
+            "`next` tells where to go on.",
             "schema": {"type": "string"},
         },
     ]
