@@ -33,6 +33,7 @@ from gnnserve_api.http.live_accuracy import LabelsRequest, VariantAccuracy
 from gnnserve_api.http.pairs import PairsRequest
 from gnnserve_api.http.protocol import (
     AccuracyTier,
+    NodeFeatures,
     NodeTypeAnswer,
     PredictAnswer,
     PredictRequest,
@@ -159,7 +160,7 @@ MESSAGES: Mapping[str, MessageTable] = {
         is_request=True,
     ),
     "fields of its answer": MessageTable((Part(PredictAnswer),)),
-    "fields of an overlay": MessageTable((Part(RequestOverlay),)),
+    "fields of an overlay": MessageTable((Part(RequestOverlay), Part(NodeFeatures, "nodes[]."))),
     "fields of the variants": MessageTable(
         (
             Part(

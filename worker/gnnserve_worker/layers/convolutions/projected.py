@@ -53,9 +53,9 @@ class ProductColumns:
     """Columns of the products that a convolution reads."""
 
     neighbour: int
-    """Of the product of a neighbour."""
+    """Columns of a neighbour's product."""
     own: int = 0
-    """Of the product of the node itself; 0: it has none."""
+    """Columns of the node's own product; 0: it has none."""
     is_shared: bool = False
     """Whether the product of the node itself is that which it has as a neighbour."""
 
