@@ -141,6 +141,7 @@ class VariantPoint:
             "stored-graph": self.rows is RowAxis.STAGES and follows is FollowAxis.NOTHING,
             "propagated": is_propagated,
             "channels": self.channels is ChannelAxis.FEWER,
+            "pruned": self.columns is ColumnAxis.RANKED and self.network is NetworkAxis.LISTED,
             "given": self.columns is ColumnAxis.CHOSEN,
             "projected": self.rows is RowAxis.PRODUCTS and (of_model or self.network is NetworkAxis.LISTED),
             "stored": is_hidden,
@@ -170,6 +171,7 @@ class VariantPoint:
             (is_stored_listed and self.follows is FollowAxis.CHANGES, _FOLLOWING_LISTED),
             (is_stored_listed, _STORED_LISTED),
             (is_product and self.network is NetworkAxis.LISTED, _PROJECTED_LISTED),
+            (self.network is NetworkAxis.LISTED and self.columns is ColumnAxis.RANKED, _PRUNED_LISTED),
             (self.network is NetworkAxis.LISTED, "the layers that the manifest lists, over all feature columns"),
             (self.network is NetworkAxis.PERCEPTRON, f"a perceptron over {features}, one stored row"),
             (self.columns is ColumnAxis.CHOSEN and is_product, "given, first layer stored per node"),
@@ -250,6 +252,7 @@ _STORED_LISTED = "the layers that the manifest lists, the first ones stored per 
 _FOLLOWING_LISTED = (
     "the layers that the manifest lists, the first ones stored per node, made anew where the graph changes"
 )
+_PRUNED_LISTED = "the layers that the manifest lists, over the most important feature columns"
 _PROJECTED_LISTED = (
     "the layers that the manifest lists, what is of a node alone stored per node: nothing lost but rounding"
 )
@@ -271,6 +274,8 @@ PROGRAM = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.PROGRAM)
 """All feature columns, and a program that the user has made."""
 LISTED = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.LISTED)
 """All feature columns, and layers that the manifest lists."""
+PRUNED_LISTED = replace(LISTED, columns=ColumnAxis.RANKED)
+"""A prefix of the ranked feature columns, and layers that the manifest lists, with weights for just these."""
 PROJECTED_LISTED = replace(LISTED, rows=RowAxis.PRODUCTS)
 """What is made of each node alone before the first aggregation, and the layers that the manifest lists behind it."""
 STORED_LISTED = replace(LISTED, rows=RowAxis.HIDDEN, follows=FollowAxis.NOTHING)
@@ -289,7 +294,7 @@ def _points() -> Iterator[VariantPoint]:
     following = replace(STORED, follows=FollowAxis.CHANGES)
     of_models = (
         PRUNED, PRUNED.propagated(), FOLDED, PROJECTED, PROJECTED.propagated(), STORED, deeper, following, GIVEN,
-        GIVEN_PRODUCTS, PROGRAM, LISTED, PROJECTED_LISTED, STORED_LISTED, STORED_LISTED_FOLLOWING,
+        GIVEN_PRODUCTS, PROGRAM, LISTED, PRUNED_LISTED, PROJECTED_LISTED, STORED_LISTED, STORED_LISTED_FOLLOWING,
     )  # fmt: skip
     of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED, following)]
     for points in (of_models, of_fewer_channels):

@@ -42,6 +42,7 @@ given                       oce a--- square   given, with feature columns of its
 given-projected             oce ap-- square   given, first layer stored per node
 program                     oce a--- square   a program of your own, over all feature columns
 layers                      oce a--- circle   the layers that the manifest lists, over all feature columns
+pruned-layers               oce a-w- circle   the layers that the manifest lists, over the most important feature columns
 projected-layers            oce -p-w diamond  the layers that the manifest lists, what is of a node alone stored per node: nothing lost but rounding
 stored-layers               --- ap-- pentagon the layers that the manifest lists, the first ones stored per node, over all neighbours
 stored-following-layers     -c- ap-- pentagon the layers that the manifest lists, the first ones stored per node, made anew where the graph changes
@@ -54,6 +55,7 @@ given-fanouts               oce a--- triangle samples fewer neighbours
 given-projected-fanouts     oce ap-- triangle samples fewer neighbours
 program-fanouts             oce a--- triangle samples fewer neighbours
 layers-fanouts              oce a--- triangle samples fewer neighbours
+pruned-layers-fanouts       oce a--- triangle samples fewer neighbours
 projected-layers-fanouts    oce -p-- triangle samples fewer neighbours
 stored-layers-fanouts       --- ap-- triangle samples fewer neighbours
 stored-following-layers-fanouts -c- ap-- triangle samples fewer neighbours

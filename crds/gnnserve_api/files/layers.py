@@ -332,6 +332,8 @@ class LayersManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """Whether each type that the last layer writes has matrices of its own in the head."""
     stored: StoredLayersManifest | UnsetType = UNSET
     """Layers before these, whose output the network reads in place of features. Absent: it reads features."""
+    columns: tuple[int, ...] = ()
+    """Columns of the features of each type that it reads. Empty: all that the graph has."""
 
     @property
     def hops(self) -> int:

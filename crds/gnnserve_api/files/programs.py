@@ -191,7 +191,8 @@ class ProgramManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
         """Columns of a row of each type that it reads: of features, or of what is stored of its first layers."""
         stored = UNSET if self.layers is UNSET else self.layers.stored
         if stored is UNSET:
-            return tuple(kind.features or 0 for kind in schema.types)
+            own = () if self.layers is UNSET else self.layers.columns
+            return own or tuple(kind.features or 0 for kind in schema.types)
         columns = {one.type: one.columns for one in stored.rows}
         return tuple(columns.get(place, 0) for place in range(len(schema.types)))
 

@@ -59,7 +59,7 @@ LISTED_SCHEMA_VERSION = 9
 COLUMNS_SCHEMA_VERSION = 10
 """Schema version of revisions with networks over columns of features of each of several types."""
 PRODUCTS_SCHEMA_VERSION = 11
-"""Schema version of revisions with listed layers that read products of their first layer."""
+"""Schema version of revisions with listed layers over rows of nodes alone, or over fewer columns of features."""
 LATEST_SCHEMA_VERSION = PRODUCTS_SCHEMA_VERSION
 """The latest of all."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,8 +74,29 @@ def _variants_of_whole_rows(spec: _Spec) -> Variants:
 
 
 def _variants_of_listed(spec: _Spec) -> Variants:
-    """Variants of listed layers, which read all columns of their rows, or products that are made of each node alone."""
-    return _variants_of_whole_rows(spec).model_copy(update={"projection": spec.variants.projection})
+    """Variants of listed layers: x1, those of fewer columns that a list asks for, which need networks of their own, and
+    products that are made of each node alone."""
+    listed = () if spec.variants.is_searched or _whole_rows_of_listed(spec) else spec.variants.pruning.factors
+    pruning = spec.variants.pruning.model_copy(update={"factors": tuple(sorted({1, *listed}))})
+    return spec.variants.model_copy(update={"pruning": pruning})
+
+
+def _whole_rows_of_listed(spec: _Spec) -> str:
+    """As of `_whole_rows_of_products`."""
+    if spec.graph.source.typed is not None:
+        return "model.layers over graph.source.typed read all columns of a row"
+    return _none_of_default_list(spec, {1, *spec.variants.pruning.factors}, "model.layers")
+
+
+def _none_of_default_list(spec: _Spec, factors: Iterable[int], who: str) -> str:
+    """The default list, which manifests have without saying so, makes none where it never made any: each factor needs
+    another network."""
+    if tuple(sorted(factors)) != DEFAULT_FACTORS or spec.variants.pruning.choice is not FactorChoice.ALL:
+        return ""
+    return (
+        f"{who} makes no variants of the default list of factors; list others, as [1, 4, 16], or set "
+        "variants.pruning.choice to Auto, which makes those that pay"
+    )
 
 
 def _variants_of_products(spec: _Spec) -> Variants:
@@ -92,16 +113,8 @@ def _variants_of_products(spec: _Spec) -> Variants:
 
 
 def _whole_rows_of_products(spec: _Spec) -> str:
-    """Reason why factors make no variants; empty: they make some. The default list, which manifests have without saying
-    so, makes none: until fewer columns were made over types nothing came of any, and each factor trains another
-    network."""
-    pruning = spec.variants.pruning
-    if tuple(sorted(pruning.factors)) == DEFAULT_FACTORS and pruning.choice is FactorChoice.ALL:
-        return (
-            "graph.source.typed makes no variants of the default list of factors; list others, as [1, 4, 16], or set "
-            "variants.pruning.choice to Auto, which makes those that pay"
-        )
-    return ""
+    """Reason why factors make no variants; empty: they make some."""
+    return _none_of_default_list(spec, spec.variants.pruning.factors, "graph.source.typed")
 
 
 # --- what a search tries
@@ -171,8 +184,7 @@ def _space_of_rows(spec: _Spec, factors: tuple[int, ...]) -> SearchSpace:
 
 _KINDS = (
     _ModelKind(
-        lambda spec: spec.model.layers is not None, _variants_of_listed, _space_of_listed,
-        lambda spec: "model.layers read all columns of a row",
+        lambda spec: spec.model.layers is not None, _variants_of_listed, _space_of_listed, _whole_rows_of_listed
     ),
     _ModelKind(
         lambda spec: spec.model.is_program, _variants_of_whole_rows, _space_of_program,

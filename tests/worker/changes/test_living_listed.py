@@ -170,12 +170,12 @@ class Scene:
     def apply(self, batches: list[ChangeBatch]) -> None:
         self.sequence = write_and_apply(self.updates, self.sequence, self.living, batches)
 
-    def module_scores(self, graph: GraphTensors) -> np.ndarray:
-        """Those of all nodes of the first type."""
-        whole = next(variant for variant in self.manifest.variants if variant.name == "x1")
+    def module_scores(self, graph: GraphTensors, variant: str = "x1") -> np.ndarray:
+        """Those of all nodes of the first type. `graph`: with the columns that the variant reads."""
+        whole = next(one for one in self.manifest.variants if one.name == variant)
         program, schema = whole.network.program, self.living.graph.graph.schema
         assert program is not UNSET and program.layers is not UNSET
-        module = LayersModule(program.layers, schema, columns_of(schema)).eval()
+        module = LayersModule(program.layers, schema, program.layers.columns or columns_of(schema)).eval()
         (path,) = self.repository.folder.glob(f"**/{self.manifest.revision}/{whole.weights}")
         load_canonical(module, load_file(path))
         with torch.no_grad():
@@ -343,3 +343,19 @@ def test_rows_of_nodes_alone_over_several_types_follow_changes(tmp_path: Path, m
         users = [f"user/{node}" for node in grown.users]
         nodes = np.array([scene.served.graph.naming.find_one(user, "nodes", "") for user in users])
         scene.assert_projected_answers(nodes, scene.module_scores(_typed_tensors(scene, grown)))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("model", OF_NODES_ALONE.values(), ids=OF_NODES_ALONE)
+def test_layers_of_fewer_columns_follow_changes(tmp_path: Path, model: dict[str, Any]) -> None:
+    plain, whole = PlainGraph(NODES, 3, RULES[0]), {"head": [{}], "fanouts": [-1, -1], "headReadsInput": True, **model}
+    scene = Scene(tmp_path, of_plain(tmp_path, plain), whole, variants={"pruning": {"factors": [1, 2]}})
+    draw, fresh = np.random.default_rng(4), [*range(1000, 900, -1)]
+    for size in (2, 6):
+        scene.apply([plain.random_batch(draw, size, fresh) for _ in range(3)])
+        nodes, graph = scene.living.graph.ids.find(ids_of([*plain.lists])), tensors_of(plain)
+        kept = list(scene.manifest.ranking.columns[:6])
+        fewer = GraphTensors([graph.features[0][:, kept]], graph.edges, graph.edge_columns)
+        expected = scene.module_scores(fewer, "x2")
+        found = scene.served.compute.infer("x2", nodes.copy(), 0).scores
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))

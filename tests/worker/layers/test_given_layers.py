@@ -28,13 +28,14 @@ from tests.support.serving.secured_worker import started
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.repository import PRODUCTS_SCHEMA_VERSION, RevisionManifest
+from gnnserve_api.spec.made_variants import why_no_fewer_columns
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.security.credentials import Credentials
 
-HIDDEN, WIDE = 8, 40
+HIDDEN, WIDE = 8, 60
 LAYERS = [
     {"conv": "GATv2", "width": HIDDEN, "heads": 2, "norm": "Batch", "activation": "Elu", "residual": "Projected"},
     {"conv": "GCN", "width": HIDDEN, "activation": "Gelu"},
@@ -179,9 +180,10 @@ def test_layers_that_are_stored_give_what_the_whole_network_gives(given: Given) 
     assert sorted(revision.tables) == sorted([*tables, "stored0-float32"])
 
 
-def wide(given: Given) -> tuple[np.ndarray, Net]:
-    """Features of 40 columns in place of the graph's, and a module over them."""
-    features = np.random.default_rng(5).normal(size=(NODES, WIDE)).astype(np.float32)
+def wide(given: Given, features: np.ndarray | None = None) -> tuple[np.ndarray, Net]:
+    """Features of 60 columns in place of the graph's, and a module over them."""
+    if features is None:
+        features = np.random.default_rng(5).normal(size=(NODES, WIDE)).astype(np.float32)
     write_npz(given.folder / "graph.npz", {**npz_arrays(GRAPH), "features": features})
     module = Net(columns=WIDE)
     save_file(to_tensors(module), given.folder / "model.safetensors")
@@ -206,7 +208,7 @@ def test_products_of_the_first_layer_are_stored_where_they_are_narrower(given: G
     made = {variant.name: variant for variant in revision.variants}
     assert made.keys() <= {*given.service(variants=variants).spec.possible_variants()}
     one = made["projected"]
-    # Both matrices of GATv2, and that of the residual, where features have 40 columns.
+    # Both matrices of GATv2, and that of the residual, where features have 60 columns.
     assert (one.family, one.columns, one.table) == ("projected-layers", 3 * HIDDEN, "projected")
     with torch.no_grad():
         scores, rows = (part.numpy() for part in module.eval()(torch.tensor(features), torch.tensor(EDGES)))
@@ -251,6 +253,80 @@ def test_rows_that_are_no_narrower_than_features_are_not_stored(given: Given) ->
     wide(given)
     names = [one.name for one in given.generate(variants={**variants, "projection": "Disabled"}).variants]
     assert names == ["x1", "stored1"]
+
+
+def correlated(given: Given) -> Net:
+    """Features of 60 columns that 8 of them tell, in place of the graph's, and a module over them."""
+    draw = np.random.default_rng(5)
+    features = draw.normal(size=(NODES, 8)) @ draw.normal(size=(8, WIDE))
+    _, module = wide(given, features.astype(np.float32))
+    return module
+
+
+@pytest.mark.parametrize("method", ["Greedy", "Lasso", "Random"])
+def test_given_weights_are_fitted_to_fewer_columns(given: Given, method: str) -> None:
+    correlated(given)
+    pruning = {"factors": [1, 4], "method": method}
+    variants = {"pruning": pruning, "storage": ["float32", "int8"], "fanouts": [[2, 1]], "projection": "Disabled"}
+    revision = given.generate(variants=variants, normalization="Disabled")
+    made = {one.name: one for one in revision.variants}
+    assert sorted(made) == sorted(given.service(variants=variants).spec.possible_variants())
+    one = made["x4"]
+    assert (one.family, one.columns, one.table) == ("pruned-layers", WIDE // 4, "features-x4-float32")
+    assert revision.ranking.method == method
+    assert revision.tables[one.table].source_columns == revision.ranking.columns[: WIDE // 4]
+    assert {one.factor for one in revision.profile.variants if one.name.startswith("x4")} == {4}
+    # What is left out is told by fifteen of the columns, so that scores are nearly the whole network's.
+    whole = given.scores(revision, "x1")
+    assert 0 < np.abs(given.scores(revision, "x4") - whole).max() < 0.1 * np.abs(whole).max()
+
+
+def test_layers_that_do_not_multiply_features_are_not_fitted(given: Given) -> None:
+    sage = {"conv": "GraphSAGE", "width": HIDDEN, "aggregations": ["Max"]}
+    module = torch.nn.ModuleDict({
+        "conv1": pyg.SAGEConv(COLUMNS, HIDDEN, aggr="max"), "conv2": pyg.SAGEConv(HIDDEN, CLASSES, aggr="max"),
+    })  # fmt: skip
+    save_file(to_tensors(module), given.folder / "model.safetensors")
+    model = {"jumpingKnowledge": "Last", "head": [], "expected": None}
+    told = given.refusal(
+        [sage, {**sage, "width": CLASSES}], model=model, variants={"pruning": {"factors": [1, 2]}}
+    )  # fmt: skip
+    assert "given weights cannot be fitted to fewer columns: layers[0]: conv GraphSAGE: aggregations Max" in told
+
+
+def test_layers_of_fewer_columns_are_trained(given: Given) -> None:
+    learnt = {"checkpoint": None, "expected": None, "fanouts": [4, 4], "training": {"epochs": 15}}
+    variants = {"pruning": {"factors": [1, 2]}}
+    revision = given.generate(model=learnt, variants=variants)
+    assert revision.training is not None
+    assert [run.name for run in revision.training.runs] == ["x1", "x2"]
+    accuracy = {one.name: one.validation_accuracy for one in revision.profile.variants}
+    assert accuracy.keys() == {"x1", "x2"}
+    assert accuracy["x2"] > 0.5
+
+
+def test_the_default_list_of_factors_makes_nothing(given: Given) -> None:
+    assert [one.name for one in given.generate().variants] == ["x1"]
+    service = given.service(variants={"pruning": {"factors": [2, 4, 8]}, "projection": "Disabled"})
+    assert service.spec.possible_variants() == ("x1",)
+    assert why_no_fewer_columns(service.spec).startswith("model.layers makes no variants of the default list")
+
+
+def test_factors_that_leave_no_column_are_refused(given: Given) -> None:
+    told = given.refusal(variants={"pruning": {"factors": [1, 7]}})
+    assert "7 is larger than the graph's 6 features" in told
+
+
+def test_factors_whose_rows_are_as_wide_as_those_of_projected_are_left_out(given: Given) -> None:
+    correlated(given)
+    revision = given.generate(variants={"pruning": {"choice": "Auto", "factors": [1, 2, 8]}}, normalization="Disabled")
+    assert revision.ranking.chosen is not None
+    assert revision.ranking.chosen.left_out == (2,)
+    told = "x2 was not trained: rows of projected have 24 columns, and theirs 30 on average"
+    assert revision.ranking.chosen.why == told
+    names = {one.name for one in revision.variants}
+    assert "x8" in names
+    assert "x2" not in names
 
 
 def test_behind_stored_layers_fewer_neighbours_are_sampled_of_hops_that_are_left(given: Given) -> None:

@@ -418,11 +418,11 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
     """What is learnt for a spec before variants are planned; what a search learns beside it is chosen later."""
     variants = spec.variants
     if reads_products(spec):
-        ranking = (_ranking(spec),) if ranks_columns(spec) else ()
-        choice = (_choice(spec),) if made_variants(spec).optional_factors else ()
-        return () if variants.are_all_given else (_first(spec), *ranking, *choice, *networks_of(spec))
+        ordered = _order_of_columns(spec)
+        return () if variants.are_all_given else (_first(spec), *ordered, *networks_of(spec))
     if spec.model.is_program:
-        return networks_of(spec) if spec.model.is_given else (_first(spec), *networks_of(spec))
+        first = () if spec.model.is_given and not ranks_columns(spec) else (_first(spec),)
+        return *first, *_order_of_columns(spec), *networks_of(spec)
     if variants.are_all_given:
         return ()
     is_chosen = variants.optional_factors and not variants.is_searched
@@ -434,12 +434,20 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
     )
 
 
+def _order_of_columns(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
+    """The ranking, and which of the optional factors a network is learnt for, where fewer columns are asked for."""
+    choice = (_choice(spec),) if made_variants(spec).optional_factors else ()
+    return (_ranking(spec), *choice) if ranks_columns(spec) else ()
+
+
 def ranks_columns(spec: GNNServiceSpec) -> bool:
     """Whether networks read rows of features, of which some may have the first columns alone."""
     if reads_products(spec):
         searched = search_space(spec, spec.variants.pruning.factors).factors if spec.variants.is_searched else ()
         return bool(searched or made_variants(spec).pruning.factors)
-    return not spec.model.is_program and not spec.model.learns_embeddings and not spec.variants.are_all_given
+    if spec.model.is_program:
+        return max(made_variants(spec).pruning.factors, default=1) > 1
+    return not spec.model.learns_embeddings and not spec.variants.are_all_given
 
 
 def _behind_choice(spec: GNNServiceSpec) -> tuple[Lesson, ...]:

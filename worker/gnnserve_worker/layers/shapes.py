@@ -79,7 +79,9 @@ class NetworkWidths:
 
 def widths_of(layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int]) -> NetworkWidths:
     """`columns_of_types`: features of each type that the network reads; 0: none."""
-    begun = _begun(layers, columns_of_types) if layers.stored is UNSET else _begun_stored(layers.stored)
+    begun = (
+        _begun(layers, layers.columns or columns_of_types) if layers.stored is UNSET else _begun_stored(layers.stored)
+    )
     features, inputs = begun.features, begun.inputs
     found: list[LayerWidths] = []
     read = begun.written[-1]
@@ -291,6 +293,8 @@ def problems_of(
 
 def _problems_of_places(layers: LayersManifest, schema: GraphSchema) -> Iterator[str]:
     types, relations = len(schema.types), len(schema.relations)
+    if layers.columns and len(layers.columns) != types:
+        yield f"columns are of {len(layers.columns)} types, and the graph has {types}"
     for each in layers.before:
         if not 0 <= each.type < types:
             yield f"before: type {each.type} is none of the graph's {types}"

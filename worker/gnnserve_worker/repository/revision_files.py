@@ -424,7 +424,7 @@ class StagedRevision:
         if any(table.has_columns_of_types for table in self._tables.values()):
             return COLUMNS_SCHEMA_VERSION
         listed = [variant for variant in variants if variant.network.kind is NetworkKind.LISTED]
-        if any(variant.stored is not None and variant.stored.layer == 0 for variant in listed):
+        if any(map(_is_of_other_rows, listed)):
             return PRODUCTS_SCHEMA_VERSION
         if listed:
             return LISTED_SCHEMA_VERSION
@@ -500,6 +500,13 @@ class StagedRevision:
         manifest = sealed(manifest)
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))
         return manifest
+
+
+def _is_of_other_rows(variant: VariantManifest) -> bool:
+    """Whether it is one of listed layers whose rows earlier releases do not know."""
+    program, stored = variant.network.program, variant.stored
+    reads_fewer = program is not UNSET and program.layers is not UNSET and bool(program.layers.columns)
+    return reads_fewer or (stored is not None and stored.layer == 0)
 
 
 def stored_bytes(nodes: int, columns: int, storage: Storage) -> int:

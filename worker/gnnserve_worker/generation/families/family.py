@@ -77,6 +77,8 @@ class PlacedProgram:
     """Listed layers, whose weights are the file of such a program; None: the file is in the folder."""
     compute: ComputeAll | None = None
     """Runs parts of the listed layers; None: the file is in the folder."""
+    factor: int = 1
+    """k of the feature columns that listed layers go without; 1: they lose none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from gnnserve_api.families import GIVEN, LISTED, PROGRAM, PRUNED, point_of
+from gnnserve_api.families import GIVEN, LISTED, PROGRAM, PRUNED, PRUNED_LISTED, VariantPoint, point_of
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -203,7 +203,7 @@ def _plan_program(program: PlacedProgram, label: str, storage: Storage, *, is_fi
     assert contract  # noqa: S101 - its kind says so
     manifest = VariantManifest(
         name=stored_name(program.name, storage),
-        family=(PROGRAM if program.layers is None else LISTED).family,
+        family=_point_of(program).family,
         table=f"{label}-{storage}",
         columns=len(_columns_of(program)),
         fanouts=program.network.fanouts,
@@ -213,7 +213,13 @@ def _plan_program(program: PlacedProgram, label: str, storage: Storage, *, is_fi
     )
     has_file = is_first and program.layers is None
     tensors = program.layers.tensors if is_first and program.layers is not None else None
-    return PlannedVariant(manifest, factor=1, tensors=tensors, program=program if has_file else None)
+    return PlannedVariant(manifest, program.factor, tensors=tensors, program=program if has_file else None)
+
+
+def _point_of(program: PlacedProgram) -> VariantPoint:
+    if program.layers is None:
+        return PROGRAM
+    return LISTED if program.factor == 1 else PRUNED_LISTED
 
 
 def _row_blocks(features: Sequence[Features], columns: Sequence[int]) -> Iterator[np.ndarray]:

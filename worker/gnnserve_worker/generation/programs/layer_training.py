@@ -161,7 +161,7 @@ def trainee_of_layers(
             "spec.model.layers", "are trained for nodes of one type, and links join several types here",
             "give the weights of a trained network as spec.model.checkpoint",
         )  # fmt: skip
-    columns = columns_of(schema)
+    columns = layers.columns or columns_of(schema)
     learning = Learning(model.training.dropout, {place: _degrees(one) for place, one in enumerate(subject.visible)})
     batches = batches_of(model, subject.data.nodes, subject.data.edges)
     report_batches(model, batches, name, progress)

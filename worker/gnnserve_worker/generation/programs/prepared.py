@@ -14,26 +14,29 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from msgspec import UNSET
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.factors import ChosenFactors
 from gnnserve_api.files.given_weights import ComparedScores
 from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.layers import LayersManifest
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import NOT_RANKED, RankingManifest, program_network
 from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
-from gnnserve_api.variants import variant_name
+from gnnserve_api.variants import columns_of, variant_name
 from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.checkpoint import one_decoder
 from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlacedProgram
 from gnnserve_worker.generation.families.given import kept_as
-from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_families
+from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_families, with_factors
 from gnnserve_worker.generation.families.write import moments, write_row_source, write_type_row_source
 from gnnserve_worker.generation.given_program import (
     GivenProgram,
@@ -42,6 +45,7 @@ from gnnserve_worker.generation.given_program import (
     naming,
     read_programs,
 )
+from gnnserve_worker.generation.learning import digest_of
 from gnnserve_worker.generation.lessons import (
     LearntNetworks,
     Lesson,
@@ -49,6 +53,8 @@ from gnnserve_worker.generation.lessons import (
     OneRowModels,
     TensorsAndRuns,
     WeightSources,
+    ranks_columns,
+    steps_behind_choice,
     take_lessons,
 )
 from gnnserve_worker.generation.one_relation import check_range
@@ -76,15 +82,16 @@ from gnnserve_worker.generation.training_set import TrainingSet, normalization_o
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
-from gnnserve_worker.models.registry import Tensors, with_decoder
+from gnnserve_worker.models.registry import Tensors, with_decoder, without_decoder
 from gnnserve_worker.programs.answers import Runner
 from gnnserve_worker.programs.facts import FIELD, ProgramFacts
-from gnnserve_worker.progress import CHECK, Progress
+from gnnserve_worker.progress import CHECK, CHOOSE_FACTORS, Progress
 from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe, StagedRevision
 from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
 if TYPE_CHECKING:
     from gnnserve_worker.generation.learning import LearningContext
+    from gnnserve_worker.generation.programs.layer_columns import LayerColumns
 
 
 def prepare(wanted: RequestedRevision) -> PreparedPrograms:
@@ -104,7 +111,11 @@ def prepare(wanted: RequestedRevision) -> PreparedPrograms:
         wanted.task.given_decoder(decoders[0])  # that of the model, which reads rows of all, has to be there
     decoder = one_decoder(wanted.task, decoders) if decoders else None
     widest = max(kind.features or 0 for kind in graph.schema.types)
+    made_factors = spec.variants.pruning.factors
     columns = [one.columns for one in programs]
+    columns += [tuple(range(columns_of(widest, factor))) for factor in made_factors if factor > 1]
+    if programs[0].contract.layers is not UNSET:
+        _columns_of(programs[0], graph.schema).check(made_factors, is_learnt=programs[0].is_learnt)
     stored_columns = _stored_columns(programs[0], spec, graph.schema)
     outline = Outline(
         spec, programs[0].network, graph.nodes, widest, columns_of_programs=columns, stored_columns=stored_columns,
@@ -167,6 +178,14 @@ def _stored_columns(given: GivenProgram, spec: GNNServiceSpec, schema: GraphSche
         problem = "layers of several hops are stored, of which spec.variants.fanouts have several numbers"
         raise InputError("spec.variants.stored", problem, "leave out one of the two")
     return columns_behind(given.contract, layers, schema)
+
+
+def _columns_of(given: GivenProgram, schema: GraphSchema) -> LayerColumns:
+    # Imported here: few programs are layers.
+    from gnnserve_worker.generation.programs.layer_columns import LayerColumns  # noqa: PLC0415
+
+    assert given.contract.layers is not UNSET  # noqa: S101 - asked of these alone
+    return LayerColumns(given.contract.layers, schema, schema.types[0].features or 0)
 
 
 def _product_columns(contract: ProgramManifest, schema: GraphSchema) -> int:
@@ -262,8 +281,13 @@ class PreparedPrograms:
             check_range(one, () if spec.variants.is_searched else spec.variants.storage)
         # Before training, since a damaged copy of it in the repository should not cost the time.
         self.wanted.repository.put_graph(graph)
-        models = OneNetwork(partial(self._weights, data, learning)) if self.programs[0].is_learnt else None
-        sources = WeightSources(models, None if learning is None else self._one_rows(data, learning))
+        models, ranks = None, ranks_columns(self.wanted.spec)
+        if self.programs[0].is_learnt or ranks:
+            models = OneNetwork(partial(self._weights, data, learning), None, partial(self._pruned, data, learning))
+        one_rows = None if learning is None else self._one_rows(data, learning)
+        sources = WeightSources(models, one_rows)
+        if ranks:
+            sources = replace(sources, rank=partial(self._rank, data), choose=self._choose)
         as_they_are = Ranking(np.arange(features[0].shape[1]), {})
         started = time.monotonic()
         learnt = take_lessons(lessons, sources, LearntNetworks(spec, as_they_are))
@@ -273,7 +297,10 @@ class PreparedPrograms:
             self.wanted, programs, data, features, GraphSizes.of(graph, self.problem.items), sources, learnt,
             network_s,
         )  # fmt: skip
-        ranking = RankingManifest(NOT_RANKED, settings={}, columns=tuple(as_they_are.columns.tolist()))
+        ranking = RankingManifest(
+            spec.variants.pruning.method if ranks else NOT_RANKED, learnt.ranking.settings,
+            tuple(learnt.ranking.columns.tolist()), chosen=learnt.chosen,
+        )  # fmt: skip
         rows, write = _NEW_NODES[RowLayout.of_nodes(graph.schema)](data)
         # Nothing is assumed: a program says all that it computes.
         return Networks(
@@ -286,9 +313,41 @@ class PreparedPrograms:
         return {} if self.given_decoder is None else self.given_decoder.weights
 
     def _weights(self, data: TrainingSet, learning: LearningContext | None, name: str) -> TensorsAndRuns:
-        """Weights of listed layers that an interrupted generation has learnt already, or else trained."""
-        layers = self.programs[0].contract.layers
-        if learning is None or layers is UNSET:
+        """Weights of listed layers: given, those that an interrupted generation has learnt already, or else trained."""
+        first, layers = self.programs[0].layers, self.programs[0].contract.layers
+        if first is not None and first.tensors is not None:
+            return with_decoder(first.tensors, self._decoder), ()
+        if layers is UNSET:
+            raise ValueError(f"{name} has its weights in its file")
+        return self._trained(data, learning, layers, name, {"columns": "all"})
+
+    def _pruned(
+        self, data: TrainingSet, learning: LearningContext | None, whole: Tensors, decoder: Mapping[str, np.ndarray],
+        columns: np.ndarray, name: str,
+    ) -> TensorsAndRuns:  # fmt: skip
+        """As `lessons.Prune`, of listed layers: fitted where weights are given, else trained."""
+        # Imported here: few revisions have layers of fewer columns.
+        from gnnserve_worker.generation.programs.layer_columns import fitted_over, over_columns  # noqa: PLC0415
+        from gnnserve_worker.generation.relation_columns import with_columns  # noqa: PLC0415
+
+        read, training = _columns_of(self.programs[0], self.graph.schema), self.wanted.spec.model.training
+        if not self.programs[0].is_learnt:
+            nodes, stage = fitted_over(data, training.scope, training.seed), f"refit {name}"
+            self.wanted.progress(Progress(stage, 0, 1))
+            tensors = read.fitted(whole, columns, data, nodes)
+            self.wanted.progress(Progress(stage, 1, 1))
+            return tensors, ()
+        made_for = {"columns": digest_of({"columns": columns}), "beside": digest_of(whole)}
+        fewer = over_columns(read.layers, len(columns))
+        tensors, runs = self._trained(with_columns(data, [columns]), learning, fewer, name, made_for, decoder)
+        return without_decoder(tensors)[0], runs
+
+    def _trained(
+        self, data: TrainingSet, learning: LearningContext | None, layers: LayersManifest, name: str,
+        made_for: Mapping[str, str], decoder: Mapping[str, np.ndarray] | None = None,
+    ) -> TensorsAndRuns:  # fmt: skip
+        """`decoder`: of the network of all columns; None: this one is it."""
+        if learning is None:
             raise ValueError(f"{name} is trained, for which torch is needed")
         # Imported here: it needs torch.
         from gnnserve_worker.generation.programs.layer_training import trainee_of_layers  # noqa: PLC0415
@@ -298,10 +357,37 @@ class PreparedPrograms:
 
         def train() -> TensorsAndRuns:
             trainee = trainee_of_layers(layers, model, data, name, progress, learning.device)
-            trained, run = train_with_retries(name, trainee, data, model.training, progress)
-            return with_decoder(trained.tensors, trained.decoder), (run,)
+            trained, run = train_with_retries(name, trainee, data, model.training, progress, decoder or {})
+            return with_decoder(trained.tensors, trained.decoder if decoder is None else {}), (run,)
 
-        return learning.resumption.network(name, {"columns": "all"}, train)
+        return learning.resumption.network(name, made_for, train)
+
+    def _rank(self, data: TrainingSet, master: Tensors | None, seed: int) -> Ranking:
+        """As `WeightSources.rank`."""
+        pruning, progress = self.wanted.spec.variants.pruning, self.wanted.progress
+        stage = f"rank by {pruning.method}"
+        progress(Progress(stage, 0, 1))
+        ranking = _columns_of(self.programs[0], self.graph.schema).rank(pruning, master or {}, data, seed)
+        progress(Progress(stage, 1, 1))
+        return ranking
+
+    def _choose(self, learnt: LearntNetworks) -> ChosenFactors:
+        """As `WeightSources.choose`."""
+        # Imported here: few revisions have layers of fewer columns.
+        from gnnserve_worker.generation.relation_columns import choose_by_width  # noqa: PLC0415
+
+        wanted, spec = self.wanted, learnt.spec
+        wanted.progress(Progress(CHOOSE_FACTORS, 0, 1))
+        products = _product_columns(self.programs[0].contract, self.graph.schema)
+        chosen = ChosenFactors((), "no projected variant has narrower rows than features", 0.0)
+        if products:
+            chosen = choose_by_width(spec, learnt.ranking, self.graph, products)
+        left = with_factors(
+            spec, tuple(one for one in spec.variants.pruning.factors if one not in chosen.left_out)
+        )  # fmt: skip
+        steps = steps_behind_choice(left, GraphSizes.of(self.graph, self.problem.items), wanted.profile_budget_s)
+        wanted.progress(Progress(CHOOSE_FACTORS, 1, 1, chosen.why, steps))
+        return chosen
 
     @staticmethod
     def _with_weights(program: GivenProgram, master: Tensors | None) -> GivenProgram:
@@ -361,12 +447,30 @@ class ProgramNetworks:
         spec, learnt = self.wanted.spec, self.learnt
         spec = spec if variants is None else spec.model_copy(update={"variants": variants})
         programs = [self._placed(one, spec) for one in self.programs]
+        programs += [
+            replace(self._placed(self._of_fewer_columns(factor), spec), factor=factor)
+            for factor in sorted(spec.variants.pruning.factors)
+            if factor > 1 and variant_name(factor) in learnt.networks
+        ]
         return plan_families(
             Ingredients(
                 spec, programs[0].network, joined_lists(self.data.data), self.features[0], learnt.ranking, None,
                 one_rows=learnt.one_rows, programs=programs,
             )
         )  # fmt: skip
+
+    def _of_fewer_columns(self, factor: int) -> GivenProgram:
+        """The model's layers over the first columns in rank order."""
+        # Imported here: few revisions have layers of fewer columns.
+        from gnnserve_worker.generation.programs.layer_columns import over_columns  # noqa: PLC0415
+
+        first, columns, name = self.programs[0], self.learnt.ranked(factor), variant_name(factor)
+        assert first.layers is not None and first.contract.layers is not UNSET  # noqa: S101 - programs have no factors
+        made = first.layers.like(first.contract, over_columns(first.contract.layers, len(columns)))
+        if first.contract.embeddings is None:
+            made = msgspec.structs.replace(made, embeddings=None)
+        fewer = replace(first, contract=made, columns=tuple(columns.tolist()), weights=name)
+        return fewer.with_weights(self.learnt.networks[name])
 
     def _placed(self, given: GivenProgram, spec: GNNServiceSpec) -> PlacedProgram:
         name = variant_name(1) if given.weights == MODEL else given.weights
