@@ -158,6 +158,15 @@ def test_of_several_types_variants_of_products_are_named_and_pruned_ones_of_list
     assert told in understood
 
 
+def test_listed_layers_of_fewer_columns_are_named(tmp_path: Path) -> None:
+    manifest, text = tmp_path / "m.yaml", DIGITS.read_text()
+    model = "  model:\n    layers: [{conv: GCN, width: 16}, {conv: GCN}]\n    fanouts: [-1, -1]\n"
+    variants = "  variants:\n    pruning: {factors: [1, 4]}\n"
+    manifest.write_text(text[: text.index("  model:")] + model + variants)
+    told = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"}).output
+    assert "variants       x1, x4, ranked by Greedy\n" in told
+
+
 def test_stored_layers_and_networks_with_fewer_channels_are_named(tmp_path: Path) -> None:
     manifest = tmp_path / "m.yaml"
     listed = "    stored: [2, 1]\n    channels: [{factor: 2}, {factor: 4, table: Projected}]\n"

@@ -225,7 +225,7 @@ def _listed(spec: GNNServiceSpec) -> Iterator[str]:
         return
     if reads_products(spec):
         yield f"{projected_name()}, of products of each relation"
-    if spec.model.is_program:
+    if spec.model.is_program and max(pruning.factors) == 1:
         what = "program" if spec.model.program is not None else "network"
         yield f"{variant_name(1)}, the {what} over all columns"
     elif pruning.factors:

@@ -16,8 +16,8 @@ from gnnserve_worker.layers.convolutions.projected import PROJECTED
 from gnnserve_worker.layers.convolutions.registry import KINDS
 from gnnserve_worker.layers.dense import Change, Product, RowsOf, Tensors, below, build_activation, build_norm
 from gnnserve_worker.layers.lists import RelationLists
-from gnnserve_worker.layers.memory import RunMemory
-from gnnserve_worker.layers.products import NOTHING, taken
+from gnnserve_worker.layers.memory import RunMemory, taken
+from gnnserve_worker.layers.products import NOTHING
 from gnnserve_worker.layers.shapes import LayerWidths, source_of, target_of
 
 Rows = Mapping[int, np.ndarray]

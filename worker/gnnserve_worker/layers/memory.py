@@ -30,3 +30,13 @@ class RunMemory:
         if self._used > len(self._room):
             return np.empty((count, columns), np.float32)
         return self._room[start : start + size].reshape(count, columns)
+
+
+def taken(rows: np.ndarray, columns: slice, memory: RunMemory) -> np.ndarray:
+    """Those columns of rows, float32 in C order, which kernels are compiled for."""
+    width = columns.stop - columns.start
+    if width == rows.shape[1]:
+        return rows
+    found = memory.rows(len(rows), width)
+    found[:] = rows[:, columns]
+    return found

@@ -15,7 +15,6 @@ from gnnserve_api.files.layers import LayerManifest, Residual
 from gnnserve_worker.layers.convolutions.kind import Ends
 from gnnserve_worker.layers.convolutions.projected import PROJECTED, Matrix
 from gnnserve_worker.layers.dense import Tensors, below
-from gnnserve_worker.layers.memory import RunMemory
 
 NOTHING = slice(0, 0)
 
@@ -115,13 +114,3 @@ def _beside(parts: Sequence[tuple[slice, Matrix]], columns: int) -> Matrix:
         weight[place] = matrix.weight
         bias[place] = 0 if matrix.bias is None else matrix.bias
     return Matrix(weight, bias)
-
-
-def taken(rows: np.ndarray, columns: slice, memory: RunMemory) -> np.ndarray:
-    """Those columns of rows, float32 in C order, which kernels are compiled for."""
-    width = columns.stop - columns.start
-    if width == rows.shape[1]:
-        return rows
-    found = memory.rows(len(rows), width)
-    found[:] = rows[:, columns]
-    return found

@@ -21,6 +21,7 @@ from gnnserve_api.files.layers import (
 )
 from gnnserve_api.files.programs import InputRole, ProgramInput
 from gnnserve_worker.layers.contract import program_of
+from gnnserve_worker.layers.passes import projected, why_not_projected
 from gnnserve_worker.layers.runner import LayersRunner
 from gnnserve_worker.layers.shapes import tensor_shapes
 
@@ -40,8 +41,9 @@ _INPUTS = {
 def rehearse_layers() -> None:
     """Compile every kernel of this package, or load it."""
     schema = one_type(4, 4, _COLUMNS, edge_rules=_RULES, payload=PayloadManifest(_OF_EDGES, "", 4))
-    for layers in _networks():
-        columns = (_COLUMNS,)
+    columns, networks = (_COLUMNS,), _networks()
+    over_rows = [one for one in networks if not why_not_projected(one, schema)]
+    for layers in (*networks, *(projected(one, schema, columns) for one in over_rows)):
         program = program_of(layers, schema, columns)
         tensors = {key: np.ones(shape, np.float32) for key, shape in tensor_shapes(layers, schema, columns).items()}
         inputs = {each.name: _input_of(each, schema) for each in program.inputs}

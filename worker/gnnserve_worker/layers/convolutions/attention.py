@@ -129,7 +129,9 @@ class JointAttention(BuiltConvolution):
         return heads_together(aggregated, self.heads, self.averages, self.bias, step)
 
 
-def heads_together(aggregated: np.ndarray, heads: int, averages: bool, bias: np.ndarray, step: Step) -> np.ndarray:
+def heads_together(
+    aggregated: np.ndarray, heads: int, averages: bool, bias: np.ndarray | np.float32, step: Step
+) -> np.ndarray:
     """Rows of what heads have summed, float32 [targets, heads · columns of a head]: beside each other or averaged."""
     rows = aggregated
     if averages:
@@ -173,7 +175,7 @@ class ProductAttention(BuiltConvolution):
         if self.beta is None:
             rows += own
         else:
-            _gate(self.beta, own, rows)
+            gate(self.beta, own, rows)
         return rows
 
 
@@ -342,7 +344,7 @@ def _sum_with_edges(
 
 
 @kernel
-def _gate(beta: np.ndarray, own: np.ndarray, rows: np.ndarray) -> None:
+def gate(beta: np.ndarray, own: np.ndarray, rows: np.ndarray) -> None:
     """Change sums to a share of the node's own row and the rest of themselves."""
     width = rows.shape[1]
     for target in range(len(rows)):
@@ -486,7 +488,7 @@ class Transformer(Attention):
     def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
         heads, columns = conv.heads, columns_of_head(conv)
         edges = by_head(tensors["lin_edge.weight"], heads) if conv.edge_columns else np.empty((heads, columns, 0))
-        weight, bias = _queries(conv, tensors, [by_head(tensors["lin_key.weight"], heads), edges])
+        weight, bias = queries_of(conv, tensors, [by_head(tensors["lin_key.weight"], heads), edges])
         value_bias = tensors.get("lin_value.bias", np.zeros(heads * columns, np.float32)).reshape(heads, columns, 1)
         values = np.concatenate([by_head(tensors["lin_value.weight"], heads), edges, value_bias], axis=2)
         return ProductAttention(
@@ -505,7 +507,7 @@ class Transformer(Attention):
         return found
 
 
-def _queries(
+def queries_of(
     conv: ConvolutionManifest, tensors: Mapping[str, np.ndarray], keys: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Queries times the matrices of the keys, as one product of a target's row: its weight and bias. A bias of the keys

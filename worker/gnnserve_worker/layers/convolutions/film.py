@@ -39,7 +39,7 @@ class Modulated(BuiltConvolution):
     def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
         lists, memory, targets = step.lists, step.memory, step.targets[: step.count]
         out = memory.rows(step.count, products.shape[1])
-        _modulate(
+        modulate(
             products, self.modulation(targets, memory), self.own(targets, memory), self.own_modulation(targets, memory),
             lists.sources, lists.bounds, self.slope, out,
         )  # fmt: skip
@@ -47,7 +47,7 @@ class Modulated(BuiltConvolution):
 
 
 @kernel
-def _modulate(
+def modulate(
     rows: np.ndarray, modulation: np.ndarray, own: np.ndarray, own_modulation: np.ndarray, sources: np.ndarray,
     bounds: np.ndarray, slope: float, out: np.ndarray,
 ) -> None:  # fmt: skip

@@ -11,18 +11,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_api.files.layers import Aggregation, Convolution, ConvolutionManifest
+from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.layers.aggregates import NO_WEIGHTS, Aggregate, build_aggregates, sum_lists
 from gnnserve_worker.layers.convolutions.attention import (
     NO_MATRIX,
+    HeadProducts,
     JointAttention,
     add_scores,
+    by_head,
     columns_of_head,
+    gate,
     heads_together,
+    queries_of,
     scored_by_head,
     sum_attended,
 )
+from gnnserve_worker.layers.convolutions.film import modulate
 from gnnserve_worker.layers.convolutions.kind import BuiltConvolution, Ends, Shapes, Step
-from gnnserve_worker.layers.convolutions.propagation import Gcn, Propagated, Propagation, Sgc
+from gnnserve_worker.layers.convolutions.propagation import Gcn, Propagated, Propagation, Sgc, Tag, WeighLists
 from gnnserve_worker.layers.dense import (
     Change,
     Product,
@@ -36,6 +42,9 @@ from gnnserve_worker.layers.dense import (
     unit_rows,
 )
 from gnnserve_worker.layers.lists import Columns
+from gnnserve_worker.layers.memory import taken
+from gnnserve_worker.tables.table import NO_SCALES
+from gnnserve_worker.tables.vectors import dot_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +247,85 @@ class _Propagated(ProjectedKind):
         return PropagatedProducts(weigh, None, is_beside=False, bias=tensors.get(self._bias))
 
 
+@dataclass(frozen=True, slots=True)
+class PowersOfProducts(BuiltConvolution):
+    """TAG: the product of the furthest hop is propagated first, and that of each nearer one is added on the way."""
+
+    weigh: WeighLists
+    bias: np.ndarray | None
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        weights, lists, memory, left = self.weigh(step.lists), step.lists, step.memory, len(step.counts)
+        columns = products.shape[1] // (left + 1)
+        rows = memory.rows(len(products), columns)
+        rows[:] = products[:, left * columns :]
+        for count in step.counts:
+            left -= 1
+            nearer = memory.rows(count, columns)
+            sum_lists(
+                rows, lists.sources, lists.bounds, weights.of_edges, rows, weights.of_targets, False, nearer, 0
+            )  # fmt: skip
+            nearer += products[:count, left * columns : (left + 1) * columns]
+            rows = nearer
+        return rows
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        if self.bias is not None:
+            aggregated += self.bias
+        return aggregated
+
+
+class _Tag(ProjectedKind):
+    def columns(self, conv: ConvolutionManifest, ends: Ends) -> ProductColumns:
+        return ProductColumns((conv.hops + 1) * conv.width, is_shared=True)
+
+    def matrices(self, conv: ConvolutionManifest, tensors: Tensors) -> tuple[Matrix, Matrix | None]:
+        return Matrix(np.concatenate([tensors[f"lins.{hop}.weight"] for hop in range(conv.hops + 1)])), None
+
+    def tensors(self, conv: ConvolutionManifest) -> Shapes:
+        return {"bias": (conv.width,)} if conv.bias else {}
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Tensors) -> BuiltConvolution:
+        return PowersOfProducts(Tag().weigh(conv, ends), tensors.get("bias"))
+
+
+# --- what the node itself scales
+
+
+@dataclass(frozen=True, slots=True)
+class ModulatedProducts(BuiltConvolution):
+    """FiLM: the node itself has beside each other what neighbours are scaled and shifted by, its own row, and what that
+    is scaled and shifted by."""
+
+    slope: float
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, memory, count, columns = step.lists, step.memory, step.count, products.shape[1]
+        modulation, own, own_modulation = (
+            taken(step.targets[:count], slice(first * columns, end * columns), memory)
+            for first, end in ((0, 2), (2, 3), (3, 5))
+        )
+        out = memory.rows(count, columns)
+        modulate(products, modulation, own, own_modulation, lists.sources, lists.bounds, self.slope, out)
+        return out
+
+
+class _Film(ProjectedKind):
+    def columns(self, conv: ConvolutionManifest, ends: Ends) -> ProductColumns:
+        return ProductColumns(conv.width, 5 * conv.width)
+
+    def matrices(self, conv: ConvolutionManifest, tensors: Tensors) -> tuple[Matrix, Matrix | None]:
+        own = np.concatenate([tensors[f"{name}.weight"] for name in ("films.0", "lin_skip", "film_skip")])
+        bias = np.concatenate([tensors["films.0.bias"], np.zeros(3 * conv.width, np.float32)])
+        return Matrix(tensors["lins.0.weight"]), Matrix(own, bias)
+
+    def tensors(self, conv: ConvolutionManifest) -> Shapes:
+        return {}
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Tensors) -> BuiltConvolution:
+        return ModulatedProducts(conv.negative_slope)
+
+
 # --- attention
 
 
@@ -336,13 +424,134 @@ class _Gatv2(ProjectedKind):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class QueriedProducts(BuiltConvolution):
+    """Transformer over the values of a neighbour and its keys behind them. The node itself has its queries, these times
+    the matrix of columns of edges, and what is added of its own row."""
+
+    heads: int
+    edge_columns: Columns
+    edge_values: HeadProducts | None
+    """Values of what each head has summed of columns of edges; None: it reads none."""
+    averages: bool
+    width: int
+    has_skip: bool
+    beta: np.ndarray | None
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, memory, count, heads = step.lists, step.memory, step.count, self.heads
+        edge_rows, of_head = lists.columns(self.edge_columns), products.shape[1] // (2 * heads)
+        scores, queries = memory.rows(int(lists.bounds[count]), heads), step.targets[:count]
+        _score_keys(
+            products.reshape(-1, of_head), queries, edge_rows, lists.sources, lists.bounds, scores, NO_SCALES,
+        )  # fmt: skip
+        summed = memory.rows(count, heads * of_head)
+        sum_attended(
+            scores, memory.rows(0, heads), products, lists.sources, lists.bounds, of_head, of_head, summed
+        )  # fmt: skip
+        if self.edge_values is not None:
+            of_edges = memory.rows(count, heads * edge_rows.shape[1])
+            _sum_edges(scores, edge_rows, lists.bounds, of_edges)
+            summed += self.edge_values(of_edges, memory)
+        return summed
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        rows = heads_together(aggregated, self.heads, self.averages, np.float32(0.0), step)
+        if not self.has_skip:
+            return rows
+        columns = step.targets.shape[1]
+        own = taken(step.targets[: step.count], slice(columns - self.width, columns), step.memory)
+        if self.beta is None:
+            rows += own
+        else:
+            gate(self.beta, own, rows)
+        return rows
+
+
+@kernel
+def _score_keys(
+    rows: np.ndarray, queries: np.ndarray, edge_rows: np.ndarray, sources: np.ndarray, bounds: np.ndarray,
+    scores: np.ndarray, no_scales: np.ndarray,
+) -> None:  # fmt: skip
+    """Fill in the scores of the edges, [edges, heads]. `rows`: for each node the values of its heads, a row each, and
+    behind them their keys."""
+    heads, columns, width = scores.shape[1], rows.shape[1], edge_rows.shape[1]
+    flat, stride = queries.reshape(-1), queries.shape[1]
+    for target in range(len(queries)):
+        for edge in range(bounds[target], bounds[target + 1]):
+            keys = (2 * sources[edge] + 1) * heads
+            for head in range(heads):
+                score = dot_row(rows, no_scales, keys + head, columns, flat, target * stride + head * columns)
+                first = heads * columns + head * width
+                for place in range(width):
+                    score += queries[target, first + place] * edge_rows[edge, place]
+                scores[edge, head] = score
+
+
+@kernel
+def _sum_edges(weights: np.ndarray, edge_rows: np.ndarray, bounds: np.ndarray, out: np.ndarray) -> None:
+    """Sums of the columns of the edges by the weights of each head, beside each other."""
+    heads, width = weights.shape[1], edge_rows.shape[1]
+    for target in range(len(out)):
+        out[target] = 0.0
+        for edge in range(bounds[target], bounds[target + 1]):
+            for head in range(heads):
+                for place in range(width):
+                    out[target, head * width + place] += weights[edge, head] * edge_rows[edge, place]
+
+
+class _Transformer(ProjectedKind):
+    def columns(self, conv: ConvolutionManifest, ends: Ends) -> ProductColumns:
+        wide, of_edges = conv.heads * columns_of_head(conv), conv.heads * len(conv.edge_columns)
+        return ProductColumns(2 * wide, wide + of_edges + (conv.width if conv.root else 0))
+
+    def matrices(self, conv: ConvolutionManifest, tensors: Tensors) -> tuple[Matrix, Matrix | None]:
+        wide, root = conv.heads * columns_of_head(conv), np.float32(np.sqrt(columns_of_head(conv)))
+        none = np.zeros(wide, np.float32)
+        neighbour = Matrix(
+            np.concatenate([tensors["lin_value.weight"], tensors["lin_key.weight"]]),
+            np.concatenate([tensors.get("lin_value.bias", none), tensors.get("lin_key.bias", none)]),
+        )
+        own = [(tensors["lin_query.weight"] / root, tensors.get("lin_query.bias", none) / root)]
+        if conv.edge_columns:
+            own.append(queries_of(conv, tensors, [by_head(tensors["lin_edge.weight"], conv.heads)]))
+        if conv.root:
+            bias = tensors.get("lin_skip.bias", np.zeros(conv.width, np.float32))
+            own.append((tensors["lin_skip.weight"], bias))
+        weights, biases = zip(*own, strict=True)
+        return neighbour, Matrix(np.concatenate(weights), np.concatenate(biases))
+
+    def tensors(self, conv: ConvolutionManifest) -> Shapes:
+        shapes: dict[str, tuple[int, ...]] = {"lin_beta.weight": (1, 3 * conv.width)} if conv.has_beta else {}
+        if conv.edge_columns:
+            shapes["lin_edge.weight"] = (conv.heads * columns_of_head(conv), len(conv.edge_columns))
+        return shapes
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Tensors) -> BuiltConvolution:
+        values = None
+        if conv.edge_columns:
+            values = HeadProducts.build(by_head(tensors["lin_edge.weight"], conv.heads), averages=False)
+        return QueriedProducts(
+            conv.heads,
+            ends.columns_of(conv.edge_columns),
+            values,
+            conv.averages_heads,
+            conv.width,
+            conv.root,
+            tensors["lin_beta.weight"].reshape(-1) if conv.has_beta else None,
+        )
+
+
 PROJECTED: Mapping[Convolution, ProjectedKind] = {
     Convolution.GRAPH_SAGE: _Aggregated("lin_l", "lin_r"),
     Convolution.GRAPH_CONV: _Aggregated("lin_rel", "lin_root"),
     Convolution.GCN: _Propagated(Gcn(), "bias"),
     Convolution.SGC: _Propagated(Sgc(), "lin.bias"),
+    Convolution.TAG: _Tag(),
     Convolution.GIN: _Gin(),
     Convolution.GAT: _Gat(),
     Convolution.GATV2: _Gatv2(),
+    Convolution.TRANSFORMER: _Transformer(),
+    Convolution.FILM: _Film(),
 }
 """Kinds of convolutions over products; others do not commute with them, or have none."""
