@@ -15,13 +15,11 @@ from typing import Protocol
 
 import typer
 
+from gnnserve_api.advice import advice_on_profile, advice_on_training
 from gnnserve_api.device import Device
-from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import GnnserveError
-from gnnserve_api.files.given_weights import says_misfits
 from gnnserve_api.files.profile import Profile
 from gnnserve_api.files.repository import RevisionManifest
-from gnnserve_api.files.training import says_rising, says_unlearnt
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.embedding import publish_visibly
 from gnnserve_cli.exits import ExitCode
@@ -144,17 +142,12 @@ def advise(generated: GenerationOutcome, repository: Repository) -> None:
     """Say how far its training can be trusted, and its profile once: when it was measured. Later nothing can be done
     about it but to train again, and of a revision that a compaction carried over that would give other networks."""
     published = generated.published
-    if (warning := says_misfits(published.label_misfits)) is not None:
-        typer.echo(f"warning: {warning}", err=True)
-    if (advice := says_unlearnt(published.training)) is not None:
-        typer.echo(f"warning: {advice}", err=True)
-    if (advice := says_rising(published.training)) is not None:
-        typer.echo(f"warning: {advice}", err=True)
+    for line in advice_on_training(published):
+        typer.echo(line, err=True)
     if not generated.is_measured:
         return
-    ranking = published.ranking
-    if (advice := says_dominated(published.profile, len(ranking.columns), is_chosen=ranking.is_chosen)) is not None:
-        typer.echo(f"note: {advice}", err=True)
+    for line in advice_on_profile(published):
+        typer.echo(line, err=True)
     folder = ServicePaths(repository.folder).revision(published.revision)
     if (warning := warn_of_busy_machine(published.profile, folder)) is not None:
         typer.echo(f"warning: {warning}", err=True)

@@ -9,11 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gnnserve_api.domination import says_dominated
+from gnnserve_api.advice import advice_on_profile, advice_on_training
 from gnnserve_api.errors import DamagedError, InputError
-from gnnserve_api.files.given_weights import says_misfits
 from gnnserve_api.files.repository import RevisionManifest
-from gnnserve_api.files.training import says_rising, says_unlearnt
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.pods.generation import GenerationResult, VariantSummary
 from gnnserve_api.pods.interface import (
@@ -66,15 +64,8 @@ def carry_out(environ: Mapping[str, str], say: Callable[[str], None]) -> Generat
         print(f"removed: revision {removed}, by spec.repository.history", file=sys.stderr, flush=True)
     # Workers may have to write in this folder, which they mount apart from the rest; the kubelet would make it as root.
     make_folder(ServicePaths(repository.folder).updates)
-    if (warning := says_misfits(manifest.label_misfits)) is not None:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
-    if (advice := says_unlearnt(manifest.training)) is not None:
-        print(f"warning: {advice}", file=sys.stderr, flush=True)
-    if (advice := says_rising(manifest.training)) is not None:
-        print(f"warning: {advice}", file=sys.stderr, flush=True)
-    ranking = manifest.ranking
-    if (advice := says_dominated(manifest.profile, len(ranking.columns), is_chosen=ranking.is_chosen)) is not None:
-        print(f"note: {advice}", file=sys.stderr, flush=True)
+    for line in (*advice_on_training(manifest), *advice_on_profile(manifest)):
+        print(line, file=sys.stderr, flush=True)
     print(f"published: revision {manifest.revision} of recipe {manifest.recipe}", file=sys.stderr, flush=True)
     return _summarize(manifest, offset, service.spec.recipe(), _size_bytes(repository, manifest))
 
