@@ -16,16 +16,34 @@ from gnnserve_worker.gpu.shipped_kernels import SHIPPED, folder_of, link_shipped
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _compile(folder: Path, architecture: int = 90) -> str:
-    """The smallest network there is, on one architecture."""
+def _run(*arguments: str) -> str:
+    """What a Python program prints that compiles kernels, and does not interpret them."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "gnnserve_worker.gpu.compile_ahead", folder, "--architectures", str(architecture),
-         "--networks", "GIN", "--hidden", "8", "--fanouts", "2", "--storages", "float32"],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def _compile(folder: Path) -> str:
+    """The smallest network there is, on one architecture, as an image is built."""
+    return _run(
+        "-m", "gnnserve_worker.gpu.compile_ahead", str(folder), "--architectures", "90", "--networks", "GIN",
+        "--hidden", "8", "--fanouts", "2", "--storages", "float32",
+    )  # fmt: skip
+
+
+_AGAIN = """
+import sys
+from pathlib import Path
+
+from gnnserve_api.spec.model import Architecture
+from gnnserve_api.variants import Storage
+from gnnserve_worker.gpu.compile_ahead import KernelTargets, compile_for
+
+compile_for(90, Path(sys.argv[1]), KernelTargets((Architecture.GIN,), 8, (2,), (Storage.FLOAT32,), None))
+"""
+"""The network of `_compile`, in the process itself."""
 
 
 def test_what_was_compiled_ahead_is_found_by_a_process_whose_own_folder_is_empty(tmp_path: Path) -> None:
@@ -37,7 +55,7 @@ def test_what_was_compiled_ahead_is_found_by_a_process_whose_own_folder_is_empty
     assert {"_sample_hop", "_gather"} <= kernels
 
     assert link_shipped(90, folder_of(90, pod), image) == len(shipped)
-    _compile(pod)
+    _run("-c", _AGAIN, str(pod))
 
     entries = list(folder_of(90, pod).iterdir())
     assert sorted(entry.name for entry in entries) == shipped, "nothing was compiled beside"
