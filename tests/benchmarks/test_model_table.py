@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -19,6 +20,14 @@ from benchmarks.model_table.outcomes import Outcome, Reason
 from benchmarks.model_table.table import QUICK, TABLE_VERDICTS, fill_models, in_words, render_models
 from benchmarks.page.figure_blocks import Results
 from benchmarks.verdicts import judge
+from tests.support.programs.translations import translations_kept
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept_translations() -> Iterator[None]:
+    """`check` gives equal models equal weights."""
+    with translations_kept():
+        yield
 
 
 def entry_of(make: Any, *reasons: Reason) -> Entry:
