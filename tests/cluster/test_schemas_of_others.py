@@ -1,5 +1,5 @@
-"""Manifests for KServe, KEDA and Istio by these projects' own CRDs, which their Go modules have, asked of an API server
-alone. Istio's are those of docs/mesh.md."""
+"""Manifests for KServe, KEDA, Istio, gateways and snapshots by these projects' own CRDs, which their Go modules have,
+asked of an API server alone. Those of Istio, gateways and snapshots are on pages of docs/."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class ForeignKind:
 
 KSERVE, KEDA = "github.com/kserve/kserve@v0.20.0", "github.com/kedacore/keda/v2@v2.21.0"
 ISTIO = "istio.io/api@v1.32.0"
+GATEWAY_API = "sigs.k8s.io/gateway-api@v1.2.1"
+SNAPSHOTS = "github.com/kubernetes-csi/external-snapshotter/client/v8@v8.2.0"
 KINDS = {
     "InferenceService": ForeignKind(
         KSERVE,
@@ -64,16 +66,44 @@ KINDS = {
             ("AuthorizationPolicy", "authorizationpolicies"),
         )
     },
+    **{
+        kind: ForeignKind(
+            GATEWAY_API,
+            f"config/crd/standard/gateway.networking.k8s.io_{plural}.yaml",
+            f"/apis/gateway.networking.k8s.io/v1/namespaces/default/{plural}",
+        )
+        for kind, plural in (("HTTPRoute", "httproutes"), ("GRPCRoute", "grpcroutes"))
+    },
+    "VolumeSnapshot": ForeignKind(
+        SNAPSHOTS,
+        "config/crd/snapshot.storage.k8s.io_volumesnapshots.yaml",
+        "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots",
+    ),
 }
+BUILT_IN = {
+    "Ingress": "/apis/networking.k8s.io/v1/namespaces/default/ingresses",
+    "PersistentVolumeClaim": "/api/v1/namespaces/default/persistentvolumeclaims",
+}
+"""Paths of Kubernetes' own kinds, which stand beside the others on these pages."""
 FILES = [*sorted((ROOT / "examples/kserve").glob("*.yaml")), ROOT / "examples/autoscaling/keda.yaml"]
-MESH = [
-    manifest | {"metadata": {"name": manifest["metadata"]["name"]}}
-    for block in code_blocks((ROOT / "docs/mesh.md").read_text(), "yaml") if "security.istio.io" in block
-    for manifest in yaml.safe_load_all(block)
-]  # fmt: skip
+
+
+def of_page(page: str) -> dict[str, dict[str, Any]]:
+    """Whole objects of these kinds that a page shows, in the namespace of the test."""
+    shown = [
+        manifest | {"metadata": {**manifest["metadata"], "namespace": "default"}}
+        for block in code_blocks((ROOT / "docs" / page).read_text(), "yaml")
+        for manifest in yaml.safe_load_all(block)
+        if manifest.get("kind") in KINDS | BUILT_IN
+    ]
+    return {f"{number}: {manifest['kind']} of docs/{page}": manifest for number, manifest in enumerate(shown)}
+
+
 MANIFESTS = {
     **{path.name: yaml.safe_load(path.read_text()) for path in FILES},
-    **{f"{number}: {manifest['kind']} of docs/mesh.md": manifest for number, manifest in enumerate(MESH)},
+    **of_page("mesh.md"),
+    **of_page("gateways.md"),
+    **of_page("backups.md"),
 }
 
 
@@ -99,7 +129,8 @@ def _crds() -> Iterator[dict[str, Any]]:
 
 def tried(client: httpx.Client, manifest: dict[str, Any]) -> httpx.Response:
     """Answer to creating it; nothing is kept. A field that the schema does not know is an error."""
-    path = KINDS[manifest["kind"]].path
+    kind = manifest["kind"]
+    path = BUILT_IN[kind] if kind in BUILT_IN else KINDS[kind].path
     return client.post(path, json=manifest, params={"dryRun": "All", "fieldValidation": "Strict"})
 
 
@@ -115,6 +146,8 @@ def test_examples_fit_the_schema_of_their_project(client: httpx.Client, name: st
         pytest.param("inference-service.yaml", ("predictor", "model"), "storage_uri", id="KServe"),
         pytest.param("keda.yaml", (), "minReplicas", id="KEDA"),
         pytest.param("0: PeerAuthentication of docs/mesh.md", ("mtls",), "strict", id="Istio"),
+        pytest.param("0: HTTPRoute of docs/gateways.md", (), "hosts", id="gateways"),
+        pytest.param("0: VolumeSnapshot of docs/backups.md", ("source",), "claimName", id="snapshots"),
     ],
 )
 def test_a_field_that_the_project_does_not_know_is_refused(
