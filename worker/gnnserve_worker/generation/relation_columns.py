@@ -69,9 +69,8 @@ def rank_by_type(
 def choose_by_width(spec: GNNServiceSpec, ranking: Ranking, data: GraphData, products: int) -> ChosenFactors:
     """Leave out factors whose rows are no narrower than those of products, as wide as given: these are read by all that
     a batch samples, and multiplied by nothing."""
-    widths = {
-        factor: mean_width(data.schema, ranking.widths, factor) for factor in made_variants(spec).optional_factors
-    }
+    of_types = ranking.widths or [len(ranking.columns)]
+    widths = {factor: mean_width(data.schema, of_types, factor) for factor in made_variants(spec).optional_factors}
     left_out = tuple(factor for factor, width in widths.items() if width >= products)
     of_products = f"rows of projected have {products:,} columns"
     if not left_out:
