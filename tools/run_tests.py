@@ -68,7 +68,7 @@ class GpuVersions(StrEnum):
 
     @classmethod
     def of_turn(cls, commits: int) -> GpuVersions:
-        """Those whose turn it is."""
+        """Versions whose turn it is."""
         return cls.NEWEST if commits % 2 else cls.OLDEST
 
 

@@ -69,7 +69,7 @@ class World:
     cluster: Cluster
     operator: Installation
     services: tuple[Service, ...]
-    """Those that are asked, and edited."""
+    """Services that are asked, and edited."""
     living: LivingService
     """The one whose graph changes."""
     began_s: float = field(default_factory=time.monotonic)

@@ -67,7 +67,7 @@ class Measurement:
         return MODELS[:1] if self.quick else MODELS
 
     def among(self, wanted: Sequence[str]) -> list[str]:
-        """Those of the graphs that are wanted; the first one where none is."""
+        """Graphs that are wanted; the first one where none is."""
         return [name for name in wanted if name in self.graphs] or self.graphs[:1]
 
     def earlier(self, part: str) -> Row:

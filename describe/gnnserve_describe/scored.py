@@ -29,7 +29,7 @@ class DescribedTask:
     task: Mapping[str, Any] = field(default_factory=dict)
     """`spec.task`; empty: nodes are classified."""
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Those of a decoder."""
+    """Weights of a decoder."""
     pairs: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Expected scores of pairs, and by `pairs` their ends, int64 [pairs, 2]: positions of first and of second nodes."""
 

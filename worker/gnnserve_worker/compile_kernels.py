@@ -39,7 +39,7 @@ class Counts(NamedTuple):
 
     compiled: int
     found: int
-    """Those that were there already, or that another process had compiled by then. Parts of them are not looked for."""
+    """Kernels that were there, or that another process had compiled by then. Parts of them are not looked for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -202,7 +202,7 @@ class GNNServiceSpec(ApiModel):
         return tuple(name for name in self.routing.named_variants if name in fixed)
 
     def following_variants(self) -> tuple[str, ...]:
-        """Those of `possible_variants` that workers may choose."""
+        """Names among `possible_variants` that workers may choose."""
         fixed = self._fixed_names()
         return tuple(name for name in self.possible_variants() if name not in fixed)
 

@@ -76,7 +76,7 @@ class _Head:
     kind: JumpingKnowledge
     reads_input: bool = False
     tensors: Mapping[str, torch.Tensor] | None = None
-    """Those of jumping knowledge."""
+    """Tensors of jumping knowledge."""
 
     @property
     def manifests(self) -> tuple[DenseManifest, ...]:

@@ -94,7 +94,7 @@ class GivenFeatures:
         return given
 
     def check_overrides(self, first: int) -> None:
-        """They may have any."""
+        """Accept all: overrides may have any features."""
 
     def write(self, nodes: Sequence[AnyNode], first: int, rows: np.ndarray) -> None:
         write_features(nodes, "overlay.nodes", self._columns, rows, first=first)

@@ -111,14 +111,14 @@ class Updates:
         self._open: dict[Submission, asyncio.Future[Outcome]] = {}
         """Submissions whose clients wait."""
         self._durable: dict[int, list[_Durable]] = {}
-        """Those of them that are durable, by offset."""
+        """Submissions that are durable, by offset."""
         self._waiters: dict[asyncio.Future[None], int] = {}
         """The offset that each one waits for."""
         self._next_waited = _NEVER
         """The least of these."""
 
     def start(self) -> None:
-        """To be called once, on the event loop that everything else but the properties is called on."""
+        """Begin; called once, on the event loop that everything else but the properties is called on."""
         self._running = asyncio.get_running_loop()
 
     def another(self) -> Updates:

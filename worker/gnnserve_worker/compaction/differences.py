@@ -157,7 +157,7 @@ def new_rows(after: Features, places: np.ndarray) -> Iterator[RowsOfNodes]:
 
 
 def other_rows(before: Features, after: Features, places: np.ndarray) -> Iterator[RowsOfNodes]:
-    """Those of the nodes that have others now."""
+    """Rows of the nodes that have others now."""
     for known in parts_of(np.flatnonzero(places >= 0), _rows_at_once(after)):
         found = _rows(after, known)
         is_other = (found != _rows(before, places[known])).any(axis=1)
@@ -176,7 +176,7 @@ class EdgeDifference(NamedTuple):
     come: np.ndarray
     """Edges that are new: (source, target), int64 [edges, 2], positions in the graph after."""
     go: np.ndarray
-    """Those that are no more."""
+    """Edges that are no more."""
     rows: np.ndarray
     """Rows of payload of the new edges, in the graph after: int64; [0]: they have none."""
 
@@ -305,7 +305,7 @@ class _Entries(NamedTuple):
         return _Entries(keys[order], graph.payload_rows[entries[order]].astype(np.int64))
 
     def of_keys(self, keys: np.ndarray) -> _Entries:
-        """Those with any of these keys (int64, ascending, distinct)."""
+        """Entries with any of these keys (int64, ascending, distinct)."""
         return self._where(np.isin(self.keys, keys))
 
     def once(self, senders: int, rules: EdgeRules) -> _Entries:

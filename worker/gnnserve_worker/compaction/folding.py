@@ -83,7 +83,7 @@ class GraphFolding:
         ]
 
     def note(self, batch: ChangeBatch, found: FoundNodes) -> None:
-        """To be called for each batch that is applied."""
+        """Take note of a batch that is applied; called for each."""
         new, places = len(found.new), self._graph.places
         kinds, kinds_overridden = places.kinds_of(found.new), places.kinds_of(found.overridden)
         for kind, changes in enumerate(self._changes):

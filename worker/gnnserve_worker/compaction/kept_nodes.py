@@ -22,7 +22,7 @@ class CarriedRows:
     rows: np.ndarray
     """int64"""
     own_rows: np.ndarray
-    """Those of nodes themselves, int64."""
+    """Rows of nodes themselves, int64."""
 
 
 @dataclass(frozen=True, slots=True)

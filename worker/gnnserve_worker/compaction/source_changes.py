@@ -35,7 +35,7 @@ class SourceChanges:
         """Labels that nodes have now, by position; None: it has none."""
 
     def note(self, batch: ChangeBatch, found: FoundNodes) -> None:
-        """To be called for each batch that is applied."""
+        """Take note of a batch that is applied; called for each."""
         new = len(found.new)
         self.note_rows(found.new, batch.features[:new], found.overridden, batch.features[new:])
         self.note_labels(batch, found)

@@ -173,7 +173,7 @@ class _AttentionSum(nn.Module):
         return rows[:, : self.width].chunk(self.heads, dim=1) if self.is_stored else (rows,)
 
     def _weights(self, weights: Tensor) -> tuple[Tensor, ...]:
-        """Those that each part of the rows is summed by, [edges, heads] each."""
+        """Weights that each part of the rows is summed by, [edges, heads] each."""
         return weights.chunk(self.heads, dim=1) if self.is_stored else (weights,)
 
 

@@ -40,10 +40,10 @@ class PoolDifference:
     """Changes that have to be made so that the services are those that are wanted."""
 
     leaving: tuple[PoolService, ...] = ()
-    """Those that are no longer wanted, or not as they are."""
+    """Services that are no longer wanted, or not as they are."""
     joining: tuple[PoolService, ...] = ()
     reweighed: tuple[PoolService, ...] = ()
-    """Those of which nothing but the share is another."""
+    """Services of which nothing but the share is another."""
 
 
 def difference(present: Iterable[PoolService], wanted: PoolServices) -> PoolDifference:

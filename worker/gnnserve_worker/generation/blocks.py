@@ -104,7 +104,7 @@ class RowBlocks:
 
 
 def blocks_over_rows(model: Model, features: Features, graph: Graph, device: torch.device) -> ListBlocks | RowBlocks:
-    """Those of networks over rows of nodes with one list of neighbours."""
+    """Blocks of networks over rows of nodes with one list of neighbours."""
     if model.reads_one_row:
         return RowBlocks(model, features, device)
     return ListBlocks(model, features, graph, device)

@@ -78,7 +78,7 @@ class _ListedWeights:
 
 
 def _listed(wanted: RequestedRevision) -> Iterator[_ListedWeights]:
-    """Those of the model, then those of spec.variants.given."""
+    """Weights of the model, then those of spec.variants.given."""
     spec, identity = wanted.spec, wanted.identity
     yield _ListedWeights(spec.model.checkpoint, identity.checkpoint or "", MODEL, "spec.model")
     for place, (name, one) in enumerate(zip(spec.variants.given_names(), spec.variants.given, strict=True)):

@@ -338,7 +338,7 @@ _COLUMNS: Mapping[InputRole, Callable[[GivenProgram, ProgramInput, GraphSchema],
 
 
 def _check_fanouts(given: GivenProgram, spec: GNNServiceSpec) -> None:
-    """Those of a contract that the manifest does not have, which could not be checked before."""
+    """Check fan-outs of a contract that the manifest does not have, which could not be checked before."""
     contract, own = given.contract, given.fanouts
     fields = [] if own is None else [(given.fanouts_field, own)]
     fields += [(f"spec.variants.fanouts[{place}]", one) for place, one in enumerate(spec.variants.fanouts)]

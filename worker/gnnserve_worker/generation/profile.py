@@ -210,7 +210,7 @@ class _Subject:
     names: tuple[str, ...]
     """Names of variants and cascades, in the order of the profile."""
     able: tuple[str, ...]
-    """Those that can answer requests with an overlay."""
+    """Names of those that can answer requests with an overlay."""
     infer: Infer
     infer_each: Infer
 

@@ -99,7 +99,7 @@ class _MultipliedRows:
     kind: int
     """Place of the type whose states they are made of."""
     rows: Callable[[np.ndarray], np.ndarray]
-    """Those of some nodes (positions, int64), float32 [nodes, channels]."""
+    """States of some nodes (positions, int64), float32 [nodes, channels]."""
 
     def matrix(self, layer: RelationalLayer) -> np.ndarray:
         matrices: Mapping[int, np.ndarray] = getattr(layer, self.part)

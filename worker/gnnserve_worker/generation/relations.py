@@ -143,7 +143,7 @@ class RelationsPreparation:
     given_decoder: GivenDecoder | None = None
     """What reads outputs of given weights in pairs; None: outputs are answers, or no weights are given."""
     variants: Sequence[GivenVariant] = ()
-    """Those of spec.variants.given, in its order."""
+    """Variants of spec.variants.given, in its order."""
     compared: Sequence[ComparedScores] = ()
     tables_bytes: int = 0
 
@@ -344,9 +344,9 @@ class RelationNetworks:
 
     wanted: RequestedRevision
     layers: Sequence[RelationalLayer]
-    """Those of the model; empty: all variants are given."""
+    """Layers of the model; empty: all variants are given."""
     given: Sequence[RelationalNetwork]
-    """Those of spec.variants.given, in its order."""
+    """Networks of spec.variants.given, in its order."""
     data: TrainingSet
     states: States
     ends: Collection[int]

@@ -116,7 +116,7 @@ class RevisionContents:
     generated: Sequence[GeneratedVariant]
     """All that were made, in the order of the profile."""
     profile: Profile
-    """Those that are kept, and why."""
+    """Profile of the variants that are kept, and why they are."""
     cascades: Sequence[CascadeManifest] = ()
 
 
@@ -140,7 +140,7 @@ class Networks:
     plan: Callable[[], list[FamilyPlan]]
     """Tables and variants that are made of them. Pure."""
     keep: Callable[[Sequence[VariantProfile]], tuple[VariantProfile, ...]]
-    """Those of the measured variants that are published, in their order."""
+    """Choose the measured variants that are published, in their order."""
     write_row_source: WriteRowSource
     """Writes what makes rows of the kept tables for nodes that come later."""
     search: Callable[[StagedRevision, VariantMeter], RevisionContents] | None = None

@@ -253,7 +253,7 @@ class TrainedNetwork:
     """Weights of the best epoch, under the keys of checkpoints."""
     run: EpochsRun
     decoder: Tensors
-    """Those of the course's decoder; empty: it has none."""
+    """Tensors of the course's decoder; empty: it has none."""
 
 
 def silent(_done: int, _ends_at: int, _score: float, _steps: int) -> None:

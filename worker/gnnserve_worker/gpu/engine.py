@@ -110,7 +110,7 @@ class GpuEngine:
 
     @property
     def viewed(self) -> frozenset[str]:
-        """Those of them that it also answers in a view."""
+        """Variants that it also answers in a view."""
         return frozenset(name for name, variant in self._variants.items() if variant.behind is not None)
 
     def warm_up(self, decide: Callable[[GpuEngine], object] = lambda _: None) -> None:

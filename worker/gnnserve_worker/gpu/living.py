@@ -85,7 +85,7 @@ class _Copy:
     format: TableFormat | None = None
 
     def renewed(self, rows: np.ndarray) -> Iterator[RowsToWrite]:
-        """Those rows (int64) as they are now, some at a time."""
+        """Rows (int64) as they are now, some at a time."""
         row_bytes = self.array.itemsize * int(np.prod(self.array.shape[1:]))
         step = max(1, _AT_ONCE_BYTES // row_bytes)
         for begin in range(0, len(rows), step):

@@ -40,7 +40,7 @@ class RowsRead:
     by_cpu: int = 0
     """Rows that the CPU gathered, which computed the chunk."""
     repeated: int = 0
-    """Those among the table's rows that were read from the chunk's own copies."""
+    """Number of the table's rows that were read from the chunk's own copies."""
 
     @property
     def all(self) -> int:

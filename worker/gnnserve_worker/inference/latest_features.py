@@ -43,7 +43,7 @@ class LatestFeatures:
         return len(self._places) * (4 * self._width + _PLACE_BYTES)
 
     def note(self, batch: ChangeBatch, found: FoundNodes) -> None:
-        """To be called for each batch that is applied."""
+        """Take note of a batch that is applied; called for each."""
         if not self._width:
             return
         nodes, new = np.concatenate((found.new, found.overridden)), len(found.new)

@@ -274,7 +274,7 @@ def _variants() -> list[MadeUpVariant]:
 
 
 def _with_several_heads(network: NetworkManifest) -> NetworkManifest:
-    """They have kernels of their own."""
+    """The network with several heads, which have kernels of their own."""
     if network.attention is None:
         return network
     return msgspec.structs.replace(

@@ -27,7 +27,7 @@ class StatedTensor(msgspec.Struct, frozen=True):
 
 class ProgramFacts(msgspec.Struct, frozen=True):
     inputs: tuple[StatedTensor, ...]
-    """Those that are given in each call."""
+    """Tensors that are given in each call."""
     outputs: tuple[StatedTensor, ...]
     data_files: tuple[str, ...]
     """Names of the files beside it that have weights of it."""

@@ -26,7 +26,7 @@ class ModuleFacts:
     name: str = ""
     """Name of its class."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Those that are numbers, texts, or lists of these."""
+    """Attributes that are numbers, texts, or lists of these."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,7 @@ class VerifiedVersion:
         return checks.open_array(path, np.dtype(dtype), shape, self.remedy, self.verified.mapped.get(path))
 
     def labels(self, nodes: int) -> np.ndarray:
-        """Those of so many nodes, which are the ones that are classified."""
+        """Labels of so many nodes, which are the ones that are classified."""
         if self.manifest.multi_label:
             return self.mapped(paths.LABELS, np.uint8, nodes, len(self.manifest.classes))
         return self.mapped(paths.LABELS, np.int64, nodes)

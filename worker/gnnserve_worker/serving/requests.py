@@ -59,7 +59,7 @@ class Lane:
     batching: Batching
     overlay_limits: OverlayLimits
     changes: ServedChanges | None
-    """Those of the revision's graph; None: it stays as it is."""
+    """Changes of the revision's graph; None: it stays as it is."""
     chooser: VariantChooser
     batcher: Batcher
     seeds: np.ndarray
@@ -318,7 +318,7 @@ class PendingRequest(Request, kw_only=True):
     """An accepted request. Its outcome is delivered once, unless it is cancelled before."""
 
     accepted: AcceptedRequests
-    """Those of its model, of which it is one until it has an outcome."""
+    """Requests of its model, of which it is one until it has an outcome."""
     question: Question
     deliver: Callable[[Outcome], None]
     parts: list[Answer] = []  # noqa: RUF012  (a struct copies it)

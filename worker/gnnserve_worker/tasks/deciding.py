@@ -18,7 +18,7 @@ class SeedPairs(msgspec.Struct, frozen=True):
     first: np.ndarray
     second: np.ndarray
     alone: np.ndarray
-    """Those of pairs whose other node is in another batch."""
+    """Seeds of pairs whose other node is in another batch."""
 
 
 def in_turn(count: int) -> SeedPairs:

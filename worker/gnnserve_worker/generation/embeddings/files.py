@@ -47,7 +47,7 @@ class EmbeddingsRequest:
     of: EmbeddedNodes
     """The nodes that may be written."""
     places: np.ndarray | None
-    """Those of them that are, by their places, int64; None: all, in order."""
+    """Places of the nodes that are written, int64; None: all, in order."""
     neighbours: Neighbours
     seed: int
 

@@ -155,7 +155,7 @@ class _Listed:
     """Neighbours that the whole network samples per hop; None: all of them."""
     lists: Graph
     features: Sequence[Features]
-    """Those of each type."""
+    """Features of each type."""
     compute: ComputeAll
 
     @staticmethod

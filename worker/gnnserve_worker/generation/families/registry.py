@@ -114,7 +114,7 @@ _GROUPS: tuple[tuple[type[Planner], ...], ...] = (
 """Kinds of planners, in the order of the profile, which begins with the widest variant. Behind each group stand its
 variants with fewer neighbours."""
 _BESIDE = _GROUPS[2:]
-"""Those whose variants are of networks of their own, whatever the model's read."""
+"""Families whose variants are of networks of their own, whatever the model's read."""
 PLANNERS = tuple(planner for group in _GROUPS for planner in group)
 _ASKED: Mapping[type[Planner], Callable[[GNNServiceSpec], object]] = {
     ProjectedPlanner: lambda spec: not spec.model.is_program,

@@ -86,11 +86,11 @@ class RelationalNetworks:
     model: RelationalNetwork | None
     """None: no variant is made of it."""
     narrow: Mapping[str, RelationalNetwork] = field(default_factory=dict)
-    """Those with fewer channels, by their names."""
+    """Networks with fewer channels, by their names."""
     given: Sequence[RelationalNetwork] = ()
-    """Those of spec.variants.given, in its order."""
+    """Networks of spec.variants.given, in its order."""
     columns: ColumnNetworks | None = None
-    """Those over columns of features; None: there are none."""
+    """Networks over columns of features; None: there are none."""
 
 
 def layers_tensors(layers: Sequence[RelationalLayer]) -> Tensors:

@@ -424,7 +424,7 @@ class ProgramNetworks:
     programs: Sequence[GivenProgram]
     data: TrainingSet
     features: Sequence[Features]
-    """Those of each type as tables have them."""
+    """Features of each type as tables have them."""
     sizes: GraphSizes
     sources: WeightSources
     learnt: LearntNetworks

@@ -57,9 +57,9 @@ class ProgramGraph:
     lists: Graph
     """The lists of all types, with their schema."""
     features: Sequence[Features]
-    """Those of each type as programs read them: scaled, in the order of their columns. A type without has no column."""
+    """Features of each type as programs read them: scaled, in their columns' order. A type without has no column."""
     payloads: Sequence[EdgePayload | None]
-    """Those of each relation; None: it has none."""
+    """Features and times of the edges of each relation; None: it has none."""
 
     @property
     def numbers(self) -> int:

@@ -161,7 +161,7 @@ class Areas:
 
 
 def _at(size: int, variant: VariantProfile, others: Sequence[VariantProfile]) -> list[VariantProfile]:
-    """Those of the others that can answer as much, and are as accurate and as fast at one size."""
+    """Other variants that can answer as much, and are as accurate and as fast at one size."""
     able = answers(variant)
     return [
         other

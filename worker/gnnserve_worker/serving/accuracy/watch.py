@@ -149,7 +149,7 @@ class AccuracyWatch:
         return () if self._tally is None else self._tally.figures()
 
     def observed(self) -> tuple[VariantAccuracy, ...]:
-        """Those of the variants of which anything is known in service."""
+        """Accuracies of the variants of which anything is known in service."""
         return tuple(figure for figure in self.figures() if figure.labels or figure.agreement)
 
     def follow(self, revision: ServedRevision, shadow_permille: int) -> None:
@@ -342,7 +342,7 @@ class AccuracyWatch:
     def _kept(
         self, problem: LabelProblem, labels: list[tuple[Item, GivenLabel]], are_kept: Sequence[bool]
     ) -> list[tuple[Item, GivenLabel]]:
-        """Those labels; the others are counted."""
+        """Labels that are kept; the others are counted."""
         kept = [label for label, is_kept in zip(labels, are_kept, strict=True) if is_kept]
         self.outcomes[problem] += len(labels) - len(kept)
         return kept

@@ -136,7 +136,7 @@ class _GrpcRequest:
             self.answer.set_result(reply)
 
     def end(self) -> None:
-        """To be called once nothing waits for the answer any more: it was taken, or the client is gone."""
+        """Let go of the answer once nothing waits for it any more: it was taken, or the client is gone."""
         predict = self._shared.predict
         self._shared.asked.discard(self)
         predict.in_flight -= 1

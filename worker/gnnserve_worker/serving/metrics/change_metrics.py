@@ -17,11 +17,11 @@ class BatchOutcome(StrEnum):
     """Outcome of a batch of changes that a client sent."""
 
     APPLIED = "applied"
-    """They last, and this worker has applied them."""
+    """Changes that last, and that this worker has applied."""
     REPEATED = "repeated"
     """The log had them already, under the same client and sequence."""
     REFUSED = "refused"
-    """They could not be applied."""
+    """Changes that could not be applied."""
     FAILED = "failed"
     """The log could not be written."""
 

@@ -214,7 +214,7 @@ def _neighbours(
     influences: Sequence[float | UnsetType],
     revision: ServedRevision,
 ) -> tuple[Neighbour, ...]:
-    """Those that have not left meanwhile."""
+    """Neighbours at these edges that have not left meanwhile."""
     labels, naming = revision.task.labels, revision.graph.naming
     readers: list[Any] = [naming.shown_any(one.node) if len(nodes) > 1 else UNSET for one in nodes]
     return tuple(
