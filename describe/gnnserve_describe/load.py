@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -126,7 +127,9 @@ def _called(where: str, named: str, found: Any) -> Any:
 
 def _run(where: str, named: str, call: Any) -> Any:
     try:
-        with _without_arguments(named):
+        with _without_arguments(named), warnings.catch_warnings():
+            # torch_geometric 2.8 calls torch.jit.script while it is imported, which torch 2.15 deprecates.
+            warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
             return call()
     except InputError:
         raise

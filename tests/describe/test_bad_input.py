@@ -21,6 +21,7 @@ from gnnserve_describe.__main__ import main
 from gnnserve_describe.given_checks import check_values
 from gnnserve_describe.graph import GraphTensors
 from gnnserve_describe.layout import layout_of
+from gnnserve_describe.load import load_model
 from gnnserve_describe.write import MANIFEST, PROGRAM, name_of_service
 
 EDGES = GRAPH.edge_index
@@ -285,3 +286,15 @@ def test_a_script_is_imported_with_its_defaults_and_does_not_end_the_program(
     file.write_text(SCRIPT)
     assert main([f"{file}:{name}", "--graph", f"{file}:{name}", "--out", str(tmp_path / "out")]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_what_torch_deprecates_in_torch_geometric_is_no_warning_about_the_file_of_the_user(tmp_path: Path) -> None:
+    file = tmp_path / "script_that_warns.py"
+    file.write_text(
+        "import warnings\n"
+        "import torch\n"
+        "warnings.warn('`torch.jit.script` is deprecated. Please switch.', FutureWarning)\n"
+        "model = torch.nn.Linear(3, 2)\n"
+    )
+    module, _ = load_model(f"{file}:model")  # a warning is an error in tests
+    assert isinstance(module, torch.nn.Linear)
