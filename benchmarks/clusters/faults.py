@@ -120,6 +120,10 @@ FOUND = (
           "decide/readiness.py"),
     Found("deployment_held_by_a_finalizer", "an operator that crashes right before it calls a service stalled does so "
           "15 minutes after its restart: it does not know how long it has waited", ""),
+    Found("compaction_and_another_model", "a Job that compacted was deleted and made again where the watch of the "
+          "table went back to before its model", "reconcile.py"),
+    Found("worker_lost_while_an_edit_is_wrong", "the scene did not wait until a watch that had lost a change was "
+          "noticed: mended in the campaign", ""),
     Found("(sequences)", "what a suspended service has depends on what it had when it was suspended", ""),
 )  # fmt: skip
 

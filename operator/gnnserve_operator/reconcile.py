@@ -24,6 +24,7 @@ from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import (
     CLAIM,
+    CONFIG_MAP,
     DEPLOYMENT,
     GNNSERVICE,
     GNNWORKERPOOL,
@@ -48,6 +49,7 @@ from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 from gnnserve_routing.signals import QueryAnswer, Silence
 
 _TAKE_TURNS = {JOB.name, DEPLOYMENT.name}
+_GROUNDS = {CLAIM.name, CONFIG_MAP.name}
 ServiceVersion = tuple[str, int]
 """uid and generation of a GNNService or GNNWorkerPool."""
 Parsed = TypeVar("Parsed", GNNService, GNNWorkerPool)
@@ -280,7 +282,7 @@ class Reconciler:
         if planned.begins_job is not None and not _is_job_made(changes, survey):
             self.fleet.recount(key)  # something else has to be gone before
         if changes or deletions:
-            for decided_on in (raw, *_claims_of_unfinished(deletions, seen)):
+            for decided_on in (raw, *_grounds_of_unfinished(deletions, seen)):
                 await self._check_still_so(decided_on)
         try:
             rejections = (*await self.applier.apply(key, changes), *decision.refused_trials)
@@ -301,7 +303,7 @@ class Reconciler:
         come back, and those of an earlier spec would replace the present ones. Raises ConflictError."""
         ref = observed_ref(raw)
         live = await self.cluster.get(ref)
-        if live is None or has_moved_on(live, raw):
+        if live is None or has_moved_on(live, raw) or live.get("data") != raw.get("data"):
             raise ConflictError(f"{ref} has changed, and its watch has not told of it yet")
 
     def _newest(self, key: ServiceKey, raw: Manifest) -> Manifest:
@@ -348,13 +350,13 @@ def _is_job_of_ours(ref: ObjectRef, place: NameOccupancy) -> bool:
     return ref.kind == JOB.name and place is NameOccupancy.OURS
 
 
-def _claims_of_unfinished(deletions: Iterable[Manifest], seen: Observation) -> list[Manifest]:
-    """The service's claims where a Job that is not over is to be deleted: on them depends whether it is needed, and
-    what it has computed is lost with it."""
+def _grounds_of_unfinished(deletions: Iterable[Manifest], seen: Observation) -> list[Manifest]:
+    """The service's claims and its table where a Job that is not over is to be deleted: on them depends whether it is
+    needed, and what it has computed is lost with it."""
     unfinished = {job.name for job in seen.observed.jobs if not (job.succeeded or job.failed)}
     if not any(live["kind"] == JOB.name and live["metadata"]["name"] in unfinished for live in deletions):
         return []
-    return [raw for ref, raw in seen.known.items() if ref.kind == CLAIM.name and raw is not None]
+    return [raw for ref, raw in seen.known.items() if ref.kind in _GROUNDS and raw is not None]
 
 
 def _soonest(*delays_s: float | None) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.control.campaign.scenarios import delete_claim, is_generating
+from tests.control.campaign.scenarios import LIVING, OTHER_MODEL, delete_claim, is_generating, serve, write
 from tests.control.campaign.sim_operator import RESYNC_S, SimProber
 from tests.control.campaign.world import KEY
 from tests.support import campaigns
@@ -18,7 +18,7 @@ from tests.support.operator.reconcile_scene import Scene
 from gnnserve_operator.desired.metadata import CHILDREN_SELECTOR
 from gnnserve_operator.errors import ConflictError
 from gnnserve_operator.handlers.index import IndexedObject
-from gnnserve_operator.kinds import CLAIM, EVENT, JOB, POD_MONITOR
+from gnnserve_operator.kinds import CLAIM, CONFIG_MAP, EVENT, JOB, POD_MONITOR
 from gnnserve_operator.probe import Answers
 
 STARTED, PUBLISHED, AVAILABLE, READY = "GenerationStarted", "RevisionPublished", "Available", "Ready"
@@ -139,6 +139,31 @@ def test_a_job_that_computes_stays_where_the_watch_of_its_claim_is_behind() -> N
         operator.view.index.keep(KEY, IndexedObject.of(before))
         scene.requests.clear()
         with pytest.raises(ConflictError, match=before["metadata"]["name"]):
+            await operator.reconciler.reconcile(KEY)
+        assert scene.asked("DELETE", f"/{JOB.plural}/") == 0
+        await scene.stop_operators()
+
+    asyncio.run(run())
+
+
+def test_a_job_that_compacts_stays_where_the_watch_of_its_table_is_behind() -> None:
+    """An API server is lost, and the next one lists Jobs and the table as they were before the revision that is being
+    compacted was published. As of then its compaction is of no use."""
+
+    async def run() -> None:
+        scene = Scene()
+        operator = scene.start_operator()
+        await serve(scene, updates=LIVING)
+        (table,) = scene.plane.of_kind(CONFIG_MAP.name)
+        scene.set(model=OTHER_MODEL)
+        await scene.until(lambda: is_generating(scene))
+        generating = next(job for job in scene.plane.of_kind(JOB.name) if not job["status"].get("conditions"))
+        await scene.settled()
+        await write(scene, 4)
+        for before in (table, generating):
+            operator.view.index.keep(KEY, IndexedObject.of(before))
+        scene.requests.clear()
+        with pytest.raises(ConflictError, match=table["metadata"]["name"]):
             await operator.reconciler.reconcile(KEY)
         assert scene.asked("DELETE", f"/{JOB.plural}/") == 0
         await scene.stop_operators()
