@@ -346,6 +346,15 @@ def test_a_search_tries_layers_that_are_stored(given: Given) -> None:
     assert {"x1", "stored1", "stored1-int8", "stored2", "stored2-int8"} <= tried
 
 
+def test_a_search_tries_rows_of_nodes_alone_where_they_are_narrower(given: Given) -> None:
+    wide(given)
+    revision = given.generate(variants={"search": "Auto", "budget": {"seconds": 1}}, normalization="Disabled")
+    assert revision.profile.search is not None
+    tried = {verdict.name for verdict in revision.profile.search.variants}
+    assert {"x1", "projected", "projected-int8", "stored1"} <= tried
+    assert "x1-int8" not in tried
+
+
 def test_other_weights_of_the_same_layers_stand_beside(given: Given) -> None:
     save_file(to_tensors(Net(3)), given.folder / "other.safetensors")
     expected = over(FEATURES, EDGES, 3)[0]

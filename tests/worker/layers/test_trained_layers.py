@@ -93,3 +93,28 @@ def test_another_description_is_another_network(trained: Trained) -> None:
     first = trained.service().spec.recipe()
     assert trained.service(model={"layers": [LAYERS[0], {**LAYERS[1], "norm": "Layer"}]}).spec.recipe() != first
     assert trained.service(training={"epochs": 13}).spec.recipe() != first
+
+
+def test_links_are_scored_by_rows_of_nodes_alone_and_by_fewer_columns(tmp_path: Path) -> None:
+    """What scores pairs reads rows of nodes, and no embeddings stand beside these."""
+    features = np.random.default_rng(1).normal(size=(GRAPH.nodes, 24)).astype(np.float32)
+    trained = Trained(tmp_path)
+    write_npz(tmp_path / "graph.npz", {**npz_arrays(GRAPH), "features": features})
+    layers = [{"conv": "GCN", "width": 8, "activation": "Elu"}, {"conv": "Transformer", "width": 8, "heads": 2}]
+    model = {"layers": layers, "jumpingKnowledge": "Last", "head": []}
+    variants = {
+        "pruning": {"factors": [1, 4]}, "oneRow": [{"hops": 0}],
+        "cascades": [{"first": "mlp0", "then": "projected", "passOnPercents": [50]}],
+    }  # fmt: skip
+    service = trained.service(
+        model=model, task={"links": {"dimensions": 8}}, variants=variants, training={"epochs": 2},
+        normalization="Disabled",
+    )  # fmt: skip
+    revision = generate(service, trained.repository)
+    loaded = load_revision(trained.repository, revision.revision)
+    assert {"x1", "x4", "projected"} <= loaded.variants.keys()
+    nodes = np.arange(GRAPH.nodes)
+    rows = {name: infer_batch(loaded, name, nodes, 1).scores for name in ("x1", "x4", "projected")}
+    largest = float(np.abs(rows["x1"]).max())
+    np.testing.assert_allclose(rows["projected"], rows["x1"], rtol=0, atol=1e-5 * largest)
+    assert rows["x4"].shape == rows["x1"].shape
