@@ -243,7 +243,7 @@ BREAKS_RULE = {
     "task.links.comparedWith All and Nothing must not be given but for model.architecture LightGCN and without "
     "task.links.negatives: no nodes are drawn": {**MINIMAL, "task": {"links": {"comparedWith": "All"}}},
     "model.architecture LightGCN must not be given without task.links with decoder Dot, variants.pruning.factors [1] "
-    "and projection Auto, nor with variants.stored: its rows are embeddings, which no column may be missing of": {
+    "and projection Auto, nor with variants.stored: its rows are embeddings, as wide as task.links.dimensions says": {
         **MINIMAL,
         "task": {"links": {}},
         "model": {"architecture": "LightGCN", "fanouts": [0]},
@@ -561,7 +561,7 @@ BREAKS_RULE = {
     },
     "bases may be given with architecture RGCN only": {**MINIMAL, "model": {"bases": 2}},
     "variants.projection must not be Disabled with graph.source.typed, but with variants.given and pruning.factors [] "
-    "as all there is: what is made of a model over types are its products": {
+    "as all there is: products are always made of a model over types": {
         **TYPED,
         "variants": {"projection": "Disabled"},
     },

@@ -59,7 +59,7 @@ variants_are_projected = SEVERAL_TYPES.rule(
     f"{MODEL_IS_PROGRAM} || self.variants.projection != 'Disabled' || (has(self.variants.given) && "
     "size(self.variants.given) > 0 && size(self.variants.pruning.factors) == 0)",
     "variants.projection must not be Disabled with graph.source.typed, but with variants.given and pruning.factors [] "
-    "as all there is: what is made of a model over types are its products",
+    "as all there is: products are always made of a model over types",
 )
 
 

@@ -155,7 +155,7 @@ light_gcn_scores_links = rule(
     f"({_HAS_LINKS} && self.task.links.decoder == 'Dot' && self.variants.pruning.factors == [1] && "
     "self.variants.projection == 'Auto' && (!has(self.variants.stored) || size(self.variants.stored) == 0))",
     "model.architecture LightGCN must not be given without task.links with decoder Dot, variants.pruning.factors [1] "
-    "and projection Auto, nor with variants.stored: its rows are embeddings, which no column may be missing of",
+    "and projection Auto, nor with variants.stored: its rows are embeddings, as wide as task.links.dimensions says",
 )
 
 light_gcn_compares = rule(
