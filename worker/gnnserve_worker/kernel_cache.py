@@ -77,16 +77,23 @@ def brief_kernel(function: F) -> F:
     return _compiled(function, inline=False, nogil=False)
 
 
+def summing_kernel(function: F) -> F:
+    """Decorator: as `kernel`, for a function whose sums may be made in any order, so that loops of them become
+    vectors."""
+    return _compiled(function, inline=False, fastmath=frozenset({"reassoc", "contract", "nsz"}))
+
+
 def inlined(function: F) -> F:
     """Decorator: a part of kernels that is inlined where it is called, since passing ten arrays costs more than its
     body."""
     return _compiled(function, inline=True)
 
 
-def _compiled(function: F, *, inline: bool, nogil: bool = True) -> F:
+def _compiled(function: F, *, inline: bool, nogil: bool = True, fastmath: frozenset[str] = frozenset()) -> F:
+    """`fastmath`: LLVM's flags for its numbers."""
     _choose_own_level()
     with _asking(KernelLocator):
-        dispatcher: Any = njit(nogil=nogil, forceinline=inline, cache=True)(function)
+        dispatcher: Any = njit(nogil=nogil, forceinline=inline, cache=True, fastmath=set(fastmath))(function)
     dispatcher.compile = _compile_in_any_case(dispatcher)
     KERNELS[_name_of(function)] = dispatcher
     return cast("F", dispatcher)

@@ -33,7 +33,7 @@ def test_what_several_lists_find_has_the_scores_of_its_own_pairs(
     origin = building.EmbeddingsOrigin("a test", "", "x1", "", None, "a test", IndexMetric.SCORE)
     made = building.build_index(nodes, origin, tmp_path / "index", silent, asking, comparison)
     assert made.kind == "Approximate" and made.probed is not None and made.lists is not None
-    assert made.probed * ROWS / made.lists > 5000  # more rows than are scored in one go
+    assert made.probed > 1
     index, queries = open_index(tmp_path / "index", made), comparison.queries(asking)
     best = exact_best([comparison.rows(nodes)], queries, COUNT)[0]
     excluded, allowed = best[:, 0], np.arange(ROWS) % 3 > 0

@@ -38,6 +38,7 @@ from gnnserve_worker.layers.rehearsal import rehearse_layers
 from gnnserve_worker.models import blas
 from gnnserve_worker.models.binary import warm_up_binary
 from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
+from gnnserve_worker.models.pair_queries import warm_up_sums
 from gnnserve_worker.models.registry import OF_ONE_TYPE, RELATIONAL, spec_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
@@ -89,6 +90,7 @@ def _answer(root: Path) -> None:
     _number_for_programs()
     NonzeroProduct.build(np.zeros((LEAST_INPUTS, 1), np.float32), np.zeros(1, np.float32), None, None)
     warm_up_binary()
+    warm_up_sums()
     rehearse_layers()
     _infer(_revisions(root))
 

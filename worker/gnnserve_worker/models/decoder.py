@@ -14,7 +14,7 @@ import numpy as np
 from gnnserve_api.spec.task import Decoder
 from gnnserve_worker.models.folding import Folding, build_folding
 from gnnserve_worker.models.network import take
-from gnnserve_worker.models.pair_queries import HiddenSums, PairQueries, Products
+from gnnserve_worker.models.pair_queries import HiddenSums, PairQueries, Products, warm_up_sums
 
 
 class LinkDecoder(Protocol):
@@ -83,6 +83,7 @@ class _Perceptron:
     def __init__(self, first: np.ndarray, second: np.ndarray, bias: np.ndarray, out: np.ndarray, end: float) -> None:
         """Matrices float32 [hidden, dimensions] of either embedding, the hidden layer's bias, and the last product."""
         self._first, self._second, self._bias, self._out, self._end = first.T, second.T, bias, out, end
+        warm_up_sums()  # compiled now, not while the first request waits
 
     def score(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         hidden = first @ self._first

@@ -27,9 +27,6 @@ _MARGIN = 4
 may lie together. Below 4, less than 99 % of the best ten are found of those that one column lets pass."""
 _GATHERED_COST = 16
 """Nodes of lists that are passed over in the time that a node takes whose row is gathered by itself."""
-_ROWS_AT_ONCE = 4096
-"""Rows of several lists that are scored in one go: a list has a few hundred, and a call for each took as long as its
-arithmetic."""
 _NO_PRODUCT = -np.inf
 
 
@@ -214,18 +211,14 @@ class ScoredLists(ListedIndex):
         self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None, probed: int
     ) -> SearchHits:
         near = np.argpartition(-query.score(self._centres)[0], probed - 1)[:probed].tolist()
-        positions, scores, waiting, count_waiting = [], [], list[np.ndarray](), 0
+        positions, scores = [], []
         for place in near:
             of_list, rows = self._positions[place], self._rows[place]
             if allowed is not None:
                 kept = np.flatnonzero(allowed[of_list])
                 of_list, rows = of_list[kept], rows[kept]
             positions.append(of_list)
-            waiting.append(rows)
-            count_waiting += len(rows)
-            if count_waiting >= _ROWS_AT_ONCE or place == near[-1]:
-                scores.append(query.score(np.concatenate(waiting))[0])
-                waiting, count_waiting = [], 0
+            scores.append(query.score(rows)[0])
         found, products = np.concatenate(positions), np.concatenate(scores)
         products[np.isin(found, excluded)] = _NO_PRODUCT
         return best_of(found, products, count)
