@@ -124,6 +124,8 @@ FOUND = (
           "table went back to before its model", "reconcile.py"),
     Found("worker_lost_while_an_edit_is_wrong", "the scene did not wait until a watch that had lost a change was "
           "noticed: mended in the campaign", ""),
+    Found("deployment_scaled_by_an_autoscaler", "an event that the API server refuses is logged alone, and the next "
+          "one of the same fight comes ten minutes later", ""),
     Found("(sequences)", "what a suspended service has depends on what it had when it was suspended", ""),
 )  # fmt: skip
 
