@@ -51,7 +51,21 @@ def staleness(found: Any) -> str:
     """Differing answers by rule, times of requests, a stream of answers with tolerances, changes per second."""
     parts = [_differing(found), _times(found)]
     parts += [_tolerated(stream) for stream in found.get("streams", ())]
-    return paragraphs(*parts, *([_applied(found)] if "shapes" in found else []))
+    parts += [render(found) for key, render in (("shapes", _applied), ("turns", _turns)) if key in found]
+    return paragraphs(*parts)
+
+
+def _turns(found: Mapping[str, Any]) -> str:
+    return table(
+        ("predictions beside changes", "changes/s", "applied/s", "p99 without, ms", "with", "times", "19 times in 20"),
+        (
+            (
+                one["way"], f"{one['changes_per_s']:,}", f"{one['applied_per_s']:,}", f"{one['p99_without_ms']:.1f}",
+                f"{one['p99_with_ms']:.1f}", f"{one['ratio']:.2f}", f"{one['low']:.2f} to {one['high']:.2f}",
+            )
+            for one in found["turns"]
+        ),
+    )  # fmt: skip
 
 
 def _tolerated(stream: Mapping[str, Any]) -> str:

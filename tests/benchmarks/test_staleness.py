@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from benchmarks.staleness.rules import (
     states_over,
 )
 from benchmarks.staleness.staleness import verdicts
+from benchmarks.staleness.turns import TimedLog, WayFigures
 from benchmarks.verdicts import judge
 from tests.support.graphs.released_graphs import several_types
 
@@ -105,3 +107,28 @@ def test_each_verdict_can_fail() -> None:
     assert passed(FOUND) == [True, True, True]
     assert passed(replace(FOUND, by_rule={**RULES, ESTIMATE: (3.0, 2.1, 0.0)})) == [False, False, True]
     assert passed(replace(FOUND, rank_correlation=0.1)) == [True, True, False]
+
+
+def test_a_way_that_leaves_changes_behind_is_not_the_best() -> None:
+    def judged(*ways: WayFigures) -> dict[str, Any]:
+        found = {"turns": [asdict(one) for one in ways]}
+        (verdict,) = (one for name, one in judge(verdicts(found), found).items() if "beside changes" in name)
+        return verdict
+
+    good = WayFigures("good", 300.0, 5000, 4990, 2.0, 2.2, 1.1, 1.0, 1.2)
+    slow, late = replace(good, way="slow", ratio=1.3), replace(good, way="late", applied_per_s=900, ratio=0.9)
+    assert judged(late, good, slow)["passed"]
+    assert "good" in judged(late, good, slow)["measured"]
+    assert not judged(late, slow)["passed"]
+    assert not judged(late)["passed"]
+
+
+def test_changes_come_at_the_rate_that_is_said() -> None:
+    log = TimedLog([b"a", b"b", b"c"])
+    assert (log.position().last, log.read(0, 100), log.wait(0, 0.0)) == (0, [], False)
+    log.come(1e6)
+    assert log.wait(2, 60.0)
+    assert [record.body for record in log.read(1, 100)] == [b"b", b"c"]
+    assert [record.body for record in log.read(0, 1)] == [b"a"]
+    log.come(0.0)
+    assert (log.position().last, log.wait(3, 0.0)) == (3, False)

@@ -6,11 +6,13 @@ No error ends it. What this worker appends itself comes from memory, everything 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -45,14 +47,8 @@ _GROUP_ITEMS = 2048
 """Items of records that are applied in one go: of many small records, the nodes that they reach are made anew once."""
 _UNREAD_ITEMS = 1 << 14
 """The same before anything is answered over the replica: nothing waits for what a group has changed."""
-_SHARED_ITEMS = 512
-"""The same while predictions are computed, each of which may wait until what a group has changed is published: less
-than a millisecond."""
 _PAUSE_S = 0.00005
 """A thread that waits for a lock needs so long to wake up. Without a pause, the one that gave it back has it again."""
-_REST = 9.0
-"""Where predictions keep a worker busy, a group is followed by a pause so many times as long as the processor time that
-it took: they keep nine tenths of the time. Applying takes the interpreter and the caches from them."""
 _BUSY_SHARE = 0.2
 """Share of the time in which predictions are computed from which on they keep as much: reading requests and writing
 answers takes about as long again. Below it the pause is shorter in proportion."""
@@ -62,6 +58,20 @@ _LATE_S = 0.5
 _BACKOFF_S = (0.1, 5.0)
 _ROOM_S = 1.0
 """How often a record is tried again for which there was no room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """How applying changes takes turns with predictions. `benchmarks/staleness/turns.py` compares some."""
+
+    items: int = 512
+    """Items of records that are applied in one go while predictions are computed, each of which may wait until what a
+    group has changed is published: less than a millisecond."""
+    rest: float = 9.0
+    """Where predictions keep a worker busy, a group is followed by a pause so many times as long as the processor time
+    that it took: they keep nine tenths of the time. Applying takes the interpreter and the caches from them."""
+    niceness: int = 0
+    """What Linux has the thread give way by, 0 to 19."""
 
 
 class HandedRecord(msgspec.Struct, frozen=True):
@@ -193,6 +203,7 @@ class Follower:
         *,
         pause: Callable[[float], None] = time.sleep,
         clock_s: Callable[[], float] = time.monotonic,
+        turns: Turns = Turns(),
     ) -> None:
         """The callables are called in the follower's thread: with what was applied, when the next record cannot be
         applied before something is done about it, and for so many seconds between slices."""
@@ -203,7 +214,7 @@ class Follower:
         self._on_said = on_said
         self._on_stuck = on_stuck
         self._pause = pause
-        self._clock_s = clock_s
+        self._clock_s, self._turns = clock_s, turns
         self._replica: Replica | None = None
         self._handed: deque[HandedRecord] = deque()
         self._handed_bytes = 0
@@ -256,6 +267,8 @@ class Follower:
 
     def _run(self) -> None:
         applier: RecordApplier | None = None
+        if self._turns.niceness:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._turns.niceness)
         while (replica := self._await_replica()) is not None:
             if applier is None or applier.replica is not replica:
                 applier = RecordApplier(replica)
@@ -340,12 +353,12 @@ class Follower:
         passed_s, computed_s = (now - then for now, then in zip(self._seen_s, before, strict=True))
         if computed_s <= 0 or passed_s <= 0 or self._lag.staleness_s(replica.offset) > _LATE_S:
             return 0.0
-        return min(_REST * used_s * min(1.0, computed_s / passed_s / _BUSY_SHARE), _LONGEST_REST_S)
+        return min(self._turns.rest * used_s * min(1.0, computed_s / passed_s / _BUSY_SHARE), _LONGEST_REST_S)
 
     def _most_items(self, replica: Replica) -> int:
         """How many items to apply in one go: fewer, where predictions were computed since that was asked last."""
         before, self._inferences = self._inferences, replica.inferences
-        return _GROUP_ITEMS if self._inferences == before else _SHARED_ITEMS
+        return _GROUP_ITEMS if self._inferences == before else self._turns.items
 
     def _fail(self, replica: Replica, error: LogError) -> None:
         """Tell what is wrong, and wait before the next try."""
