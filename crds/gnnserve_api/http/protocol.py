@@ -345,6 +345,13 @@ class StaleLayerAnswer(msgspec.Struct, frozen=True, rename="camel"):
         float,
         Meta(description="Expected mean of the estimated errors of all rows that a batch reads."),
     ]
+    sensitivity: Annotated[
+        float,
+        Meta(
+            description="Most of the answers, as a share, that are expected to differ for each unit of that mean: as "
+            "far as it was measured, by changes of this graph."
+        ),
+    ]
     loss_permille: Annotated[
         float,
         Meta(

@@ -295,6 +295,7 @@ def test_a_worker_tells_how_stale_it_is_and_refreshes_between_requests(tmp_path:
             assert told["variants"] == ["stored2", "stored2-int8"]
             assert told["rows"] == before
             assert 0 < told["errorEstimate"] <= before
+            assert told["sensitivity"] == layer.sensitivity.bound
             assert f'gnnserve_stale_rows{{layer="2",service="digits"}} {before}.0' in client.metrics.render().decode()
             client.model.switch(scene.served, follow(refresh=background))
             await until_holds(lambda: not layer.rows.count, "the background refreshes all rows")

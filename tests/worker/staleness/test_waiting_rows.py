@@ -104,3 +104,19 @@ def test_rows_that_wait_are_made_for_who_writes_them_to_files(tmp_path: Path) ->
     scene.change(2)
     scene.living.make_stored_rows_anew()
     scene.assert_exact()
+
+
+def test_a_turn_counts_the_rows_below_that_are_made_before(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, NEVER, nodes=300)
+    scene.change(60)
+    refreshing = scene.living.refreshing
+    (layer,) = refreshing.layers
+    refreshing.entry_ns, before = 50.0, layer.rows.count
+    refreshing.refresh_worst()
+    with_below = before - layer.rows.count
+    refreshing.make_read(scene.nodes)
+    scene.change(60)
+    refreshing.make_read(scene.nodes)
+    refreshing.entry_ns, before = 50.0, layer.rows.count
+    refreshing.refresh_worst()
+    assert with_below < before - layer.rows.count

@@ -42,6 +42,8 @@ _ROW_ENTRIES = 64
 _FIRST_NS = 20.0
 """Time of an entry, before it was measured."""
 _LEARNT = 0.2
+_LEARNT_FROM = 4096
+"""Entries of rows that are made in one go, at least, where the time of one is learnt."""
 
 
 class RefreshedBy(StrEnum):
@@ -181,7 +183,7 @@ class Refreshing:
         made, bearable = 0, most_permille / (1000 * layer.sensitivity.bound)
         if bearable > 0:
             chosen = stale[choose(layer.rows.errors[stale], budget.rows)]
-            chosen = chosen[within(self._costs_us(chosen), budget.microseconds)]
+            chosen = chosen[within(self._costs_us(layer, chosen), budget.microseconds)]
             made = self._refresh(layer, chosen, budget.microseconds, RefreshedBy.REQUEST)
         error = layer.rows.mean_among(*read)
         if bearable > 0:
@@ -198,7 +200,7 @@ class Refreshing:
         """Refresh all rows that are read, for what the background may take; False: that is expected to take longer than
         `most_us`, and none was."""
         stale = layer.rows.among(*read)
-        if float(self._costs_us(stale).sum()) > most_us:
+        if float(self._costs_us(layer, stale).sum()) > most_us:
             return False
         self._refresh(layer, stale, None, RefreshedBy.BACKGROUND)
         return True
@@ -210,15 +212,27 @@ class Refreshing:
             worst = layer.rows.worst(_MOST_IN_TURN)
             if not len(worst):
                 continue
-            fitting = worst[within(self._costs_us(worst), TURN_US)]
+            fitting = worst[within(self._costs_us(layer, worst), TURN_US)]
             # One whose list is so long that it fits into no turn has one of its own.
             chosen = fitting if len(fitting) else worst[:1]
             return self._refresh(layer, chosen, TURN_US, RefreshedBy.BACKGROUND)
         return 0
 
-    def _costs_us(self, nodes: np.ndarray) -> np.ndarray:
+    def _costs_us(self, layer: StaleLayer, nodes: np.ndarray) -> np.ndarray:
         """Expected time of making the row of each of these nodes (int64)."""
-        return np.asarray((_ROW_ENTRIES + self._entries_of(nodes)) * (self.entry_ns / 1000))
+        return self._work_of(layer, nodes) * (self.entry_ns / 1000)
+
+    def _work_of(self, layer: StaleLayer, nodes: np.ndarray) -> np.ndarray:
+        """Entries that making the row of each of these nodes (int64) is worth, with those of rows of the layer below
+        that are made before, as many as there are on average: float64."""
+        entries = self._entries_of(nodes)
+        work = np.asarray(_ROW_ENTRIES + entries, np.float64)
+        if layer.number > 1:
+            below = self._all[layer.number - 2]
+            count = max(1, below.nodes())
+            mean_work = _ROW_ENTRIES + self._graph.lists.used_entries / count
+            work += below.rows.count / count * (1 + entries) * mean_work
+        return work
 
     def _entries_of(self, nodes: np.ndarray) -> np.ndarray:
         """Entries of all lists of each node: a number each [nodes]."""
@@ -232,7 +246,7 @@ class Refreshing:
         """Make the rows of these nodes (int64, distinct) in their order; how many. `most_us`: after that time no
         further ones are begun; None: all are made, on all threads."""
         began_s = time.perf_counter()
-        made = 0
+        made, work = 0, self._work_of(layer, nodes)
         step = max(_FEW, len(nodes) if most_us is None else len(nodes) // _LOOKS)
         for start in range(0, len(nodes), step):
             part = nodes[start : start + step]
@@ -241,15 +255,15 @@ class Refreshing:
             if most_us is not None and (time.perf_counter() - began_s) * 1e6 >= most_us:
                 break
         took_s = time.perf_counter() - began_s
-        if made >= 2 * _FEW or took_s * 1e6 > TURN_US:  # what a short call takes says little of a row
-            self._learn(nodes[:made], took_s)
+        self._learn(float(work[:made].sum()), took_s)
         count = self.counts[by]
         count.rows += made
         count.seconds += took_s
         return made
 
-    def _learn(self, nodes: np.ndarray, took_s: float) -> None:
-        entries = float((_ROW_ENTRIES + self._entries_of(nodes)).sum())
+    def _learn(self, entries: float, took_s: float) -> None:
+        if entries < _LEARNT_FROM:  # what a call takes says little of an entry
+            return
         # A turn that was held up by another process says little of the next.
         measured = min(took_s * 1e9 / entries, 4 * self.entry_ns)
         self.entry_ns += _LEARNT * (measured - self.entry_ns)

@@ -100,7 +100,8 @@ def _stale(revision: ServedRevision) -> tuple[StaleLayerAnswer, ...] | msgspec.U
         if names := living.variants_of(layer):
             loss = living.refreshing.expected_loss_permille(layer)
             now = {name: max(0.0, published[name] - loss / 1000) for name in names}
-            told.append(StaleLayerAnswer(names, layer.rows.count, layer.rows.error, layer.read_error, loss, now))
+            rows, sensitivity = layer.rows, layer.sensitivity.bound
+            told.append(StaleLayerAnswer(names, rows.count, rows.error, layer.read_error, sensitivity, loss, now))
     return tuple(told)
 
 
