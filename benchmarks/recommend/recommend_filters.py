@@ -33,7 +33,10 @@ _FILTER_REASON = (
     "what passes lies together, so that many times as many lists are compared for the same recall as without a filter, "
     "and which nodes pass is found anew for each request"
 )
-_PERCEPTRON_REASON = "the score of a list's centre says little of its nodes, so that a tenth of all lists is compared"
+_PERCEPTRON_REASON = (
+    "the score of a list's centre says little of its nodes, so that a tenth of all lists is compared; since this run "
+    "one kernel scores their rows where they lie"
+)
 _SHARES = (0.5, 0.1, 0.01, 0.0001)
 """Shares of the nodes that pass."""
 _NODES, _REQUESTS, _JUDGED = (1_000_000, 60_000), (1500, 200), (200, 50)
