@@ -296,11 +296,6 @@ def test_a_checkpoint_of_other_relations_is_refused_by_the_key(tmp_path: Path) -
     [
         ({"architecture": "GIN"}, {}, "model.architecture GIN must be GraphSAGE, GAT, RGCN, LightGCN with"),
         ({}, {"projection": "Disabled"}, "variants.projection must not be Disabled with graph.source.typed"),
-        (
-            {},
-            {"channels": [{"factor": 2}]},
-            "table Features of variants.channels must be",
-        ),
         ({"bases": 2}, {}, "bases 2 may be given with architecture RGCN only"),
     ],
 )
