@@ -122,6 +122,8 @@ FOUND = (
           "15 minutes after its restart: it does not know how long it has waited", ""),
     Found("compaction_and_another_model", "a Job that compacted was deleted and made again where the watch of the "
           "table went back to before its model", "reconcile.py"),
+    Found("compacted_and_damaged", "a Job that repaired was deleted and made again where the watch of the table went "
+          "back to before the damage", "reconcile.py"),
     Found("worker_lost_while_an_edit_is_wrong", "the scene did not wait until a watch that had lost a change was "
           "noticed: mended in the campaign", ""),
     Found("deployment_scaled_by_an_autoscaler", "an event that the API server refuses is logged alone, and the next "

@@ -33,6 +33,7 @@ from gnnserve_operator.kinds import (
     Manifest,
     ObjectRef,
     ServiceKey,
+    content_of,
     has_moved_on,
     observed_ref,
     parse_pool,
@@ -303,7 +304,8 @@ class Reconciler:
         come back, and those of an earlier spec would replace the present ones. Raises ConflictError."""
         ref = observed_ref(raw)
         live = await self.cluster.get(ref)
-        if live is None or has_moved_on(live, raw) or live.get("data") != raw.get("data"):
+        is_edited = raw["kind"] == CONFIG_MAP.name and live is not None and content_of(live) != content_of(raw)
+        if live is None or has_moved_on(live, raw) or is_edited:  # a ConfigMap has no generation
             raise ConflictError(f"{ref} has changed, and its watch has not told of it yet")
 
     def _newest(self, key: ServiceKey, raw: Manifest) -> Manifest:
