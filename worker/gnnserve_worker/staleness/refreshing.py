@@ -245,6 +245,8 @@ class Refreshing:
     def _refresh(self, layer: StaleLayer, nodes: np.ndarray, most_us: float | None, by: RefreshedBy) -> int:
         """Make the rows of these nodes (int64, distinct) in their order; how many. `most_us`: after that time no
         further ones are begun; None: all are made, on all threads."""
+        if not len(nodes):
+            return 0
         began_s = time.perf_counter()
         made, work = 0, self._work_of(layer, nodes)
         step = max(_FEW, len(nodes) if most_us is None else len(nodes) // _LOOKS)
