@@ -44,7 +44,7 @@ BLOCK = re.compile(r"(<!-- generated: ([^\n]+) -->\n).*?(<!-- end of generated -
 CHART_FILES = DOCS.parent / "charts" / "gnnserve" / "files"
 ALERTS, RECORDING = CHART_FILES / "alerts.yaml", CHART_FILES / "recording-rules.yaml"
 _TEMPLATE = re.compile(r"{{([^}]*)}}")
-"""What Prometheus fills in: a label, or the value."""
+"""A place that Prometheus fills in: a label, or the value."""
 _LARGE = 10**9
 """Bounds from which on none is shown: no query reaches them."""
 _COMMON = 3

@@ -47,7 +47,7 @@ _LABELS_UNTIL, _NO_RESYNC_UNTIL = 0.7, 0.9
 """Shares of the time from one resync to the next: until when labels are given, and until when the next one has not
 begun."""
 _LAST_LISTED = WATCHED_CHILDREN[-1].plural
-"""What the operator lists last in a round of its check of watches."""
+"""Resource that the operator lists last in a round of its check of watches."""
 _MOST_SHOWN = 20
 """Writes at rest that the result tells of."""
 QUIET_S = 5.0

@@ -150,8 +150,8 @@ def measure_way(way: str, subject: Subject, possible: float, effort: TurnsEffort
 
 @contextmanager
 def _following(subject: Subject, turns: Turns, changes: float) -> Iterator[tuple[Infer, LivingRevision, TimedLog]]:
-    """What computes predictions, what is changed beside them, and a log with so many changes, none of which have come.
-    All rows have been written once."""
+    """Function that computes predictions, the revision that changes beside them, and a log with so many changes, none
+    of which have come. All rows have been written once."""
     loaded, living = subject.open()
     served = served_revision(loaded, living)
     served.compute.warm_up()

@@ -277,7 +277,7 @@ LISTED = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.LISTED)
 PRUNED_LISTED = replace(LISTED, columns=ColumnAxis.RANKED)
 """A prefix of the ranked feature columns, and layers that the manifest lists, with weights for just these."""
 PROJECTED_LISTED = replace(LISTED, rows=RowAxis.PRODUCTS)
-"""What is made of each node alone before the first aggregation, and the layers that the manifest lists behind it."""
+"""Rows made of each node alone before the first aggregation, and the layers that the manifest lists behind them."""
 STORED_LISTED = replace(LISTED, rows=RowAxis.HIDDEN, follows=FollowAxis.NOTHING)
 """The output of the first of the layers that the manifest lists, over all neighbours, and the layers behind them."""
 STORED_LISTED_FOLLOWING = replace(STORED_LISTED, follows=FollowAxis.CHANGES)

@@ -127,7 +127,7 @@ def _space_of_program(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
 
 
 def _space_of_listed(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
-    """The same of listed layers, and rows that are made of each node alone, or behind a layer."""
+    """Search space of listed layers: their features, and rows that are made of each node alone, or behind a layer."""
     layers = tuple(range(1, len(spec.model.layers or ()) + 1))
     return SearchSpace(
         spec.variants,

@@ -24,7 +24,7 @@ class MissingEmbeddings:
 
     problem: str
     remedy: str
-    """What gives the next revision some."""
+    """Advice by which the next revision gives embeddings."""
 
 
 class ComputedNodes(Protocol):

@@ -31,7 +31,7 @@ _FIELD = "spec.variants.pruning.factors"
 
 
 def over_columns(layers: LayersManifest, columns: int) -> LayersManifest:
-    """The same layers over so many columns of the one type."""
+    """Layers over so many columns of the one type."""
     return msgspec.structs.replace(layers, columns=(columns,))
 
 
