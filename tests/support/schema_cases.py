@@ -567,7 +567,8 @@ BREAKS_RULE = {
     },
     "columns of variants.given must be left out with graph.source.typed: a row is a product, as wide as the hidden "
     "layer, whichever columns it is made of": {**TYPED, "variants": {"given": [GIVEN]}},
-    "model.training.batches must be left out without graph.source.typed: over one type training always samples": {
+    "model.training.batches must be left out without graph.source.typed and model.layers: over one type training of an "
+    "architecture always samples": {
         **MINIMAL,
         "model": {"training": {"batches": "Sampled"}},
     },

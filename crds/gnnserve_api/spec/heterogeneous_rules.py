@@ -49,9 +49,9 @@ relations_have_fanouts = ONE_TYPE.rule(
 
 
 batches_are_of_types = ONE_TYPE.rule(
-    "!has(self.model.training.batches) || self.model.training.batches == 'Auto'",
-    "model.training.batches {self.model.training.batches} must be left out without graph.source.typed: over one type "
-    "training always samples",
+    "!has(self.model.training.batches) || self.model.training.batches == 'Auto' || has(self.model.layers)",
+    "model.training.batches {self.model.training.batches} must be left out without graph.source.typed and "
+    "model.layers: over one type training of an architecture always samples",
 )
 
 

@@ -120,7 +120,7 @@ Epochs = Annotated[
 
 
 class Batches(StrEnum):
-    """How training over a graph of several types goes through its training nodes."""
+    """How training over a graph of several types, or of networks as layers, goes through its training nodes."""
 
     AUTO = "Auto"
     """Whole graph as long as it is small enough for that, and sampled batches of a larger one where `fanouts` are
@@ -140,8 +140,8 @@ class Training(ApiModel):
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     """Number of training nodes per step."""
     batches: Batches = Batches.AUTO
-    """Way of training through a graph of several types: the whole graph in each step, or sampled batches. Over one type
-    training always samples, and the field is left out."""
+    """Way of training through a graph of several types, and of training `layers`: the whole graph in each step, or
+    sampled batches. An architecture over one type always samples, and the field is left out."""
     scope: Scope = Scope.INDUCTIVE
     """Whether training may see nodes outside of the training split."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -89,6 +89,12 @@ def test_large_graphs_are_trained_in_samples(trained: Trained, monkeypatch: pyte
     assert run.batches == "Sampled"
 
 
+def test_a_manifest_may_say_that_a_small_graph_is_trained_in_samples(trained: Trained) -> None:
+    revision = generate(trained.service(model={"fanouts": [5, 3]}, training={"batches": "Sampled"}), trained.repository)
+    (run,) = revision.training.runs
+    assert run.batches == "Sampled"
+
+
 def test_another_description_is_another_network(trained: Trained) -> None:
     first = trained.service().spec.recipe()
     assert trained.service(model={"layers": [LAYERS[0], {**LAYERS[1], "norm": "Layer"}]}).spec.recipe() != first
