@@ -1,8 +1,8 @@
 """Models as programs and as layers: how fast beside torch, what one that fails does to its neighbours, which models of
-public repositories are served right, and what each convolution costs.
+public repositories are served right, what each convolution costs, and how accurate networks are that learn as layers.
 
 Each part is in a module of its own: `models_speed.py`, `models_neighbours.py`, `model_table/table.py`,
-`models_operations.py`.
+`models_operations.py`, `models_accuracy.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.model_table.table import TABLE_VERDICTS, run_table, show_table
+from benchmarks.models.models_accuracy import ACCURACY_PARTS, ACCURACY_VERDICTS, show_accuracy
 from benchmarks.models.models_neighbours import NEIGHBOURS_VERDICTS, run_neighbours, show_neighbours
 from benchmarks.models.models_operations import OPERATIONS_VERDICTS, run_operations, show_operations
 from benchmarks.models.models_speed import SPEED_VERDICTS, run_speed, show_speed
@@ -21,6 +22,7 @@ _SHOWS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
     "neighbours": show_neighbours,
     "table": show_table,
     "operations": show_operations,
+    "accuracies": show_accuracy,
 }
 """By what a part finds."""
 
@@ -39,8 +41,9 @@ BENCHMARK = Benchmark(
         Part("neighbours", run_neighbours, (*_SERVED, "gnnserve_cli.commands.serve", "gnnserve_cli.commands.load")),
         Part("table", run_table, ("benchmarks.model_table.catalogue", "benchmarks.model_table.checking")),
         Part("operations", run_operations, ("benchmarks.models.operation_costs",)),
+        *ACCURACY_PARTS,
     ),
-    (*SPEED_VERDICTS, *NEIGHBOURS_VERDICTS, *TABLE_VERDICTS, *OPERATIONS_VERDICTS),
+    (*SPEED_VERDICTS, *NEIGHBOURS_VERDICTS, *TABLE_VERDICTS, *OPERATIONS_VERDICTS, *ACCURACY_VERDICTS),
     about=__doc__,
     show=show,
 )

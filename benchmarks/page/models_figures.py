@@ -1,5 +1,5 @@
 """Figures of models as programs and layers: their times beside torch, what one that fails does to others, what is
-served, and what each convolution costs."""
+served, what each convolution costs, and how accurate networks are that learn as layers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.model_table.table import in_words
+from benchmarks.models.models_accuracy import HEAD as ACCURACY_HEAD
+from benchmarks.models.models_accuracy import PUBLISHED_SAGE, accuracy_rows
 from benchmarks.models.models_operations import HEAD as OPERATIONS_HEAD
 from benchmarks.models.models_operations import operation_rows
 from benchmarks.page.figure_blocks import SHAPE_WORDS, figures, paragraphs, table
@@ -23,7 +25,10 @@ _AGAINST = {
 
 @figures("models")
 def models(found: Any) -> str:
-    parts = {"speed": _speed, "neighbours": _neighbours, "table": _table, "operations": _operations}
+    parts = {
+        "speed": _speed, "neighbours": _neighbours, "table": _table, "operations": _operations,
+        "accuracies": _accuracies,
+    }  # fmt: skip
     return paragraphs(*(render(found[name]) for name, render in parts.items() if name in found))
 
 
@@ -76,3 +81,11 @@ def _operations(found: Mapping[str, Any]) -> str:
     shape = SHAPE_WORDS.get(found["shape"], found["shape"])
     told = f"Networks of two hops, {shape}, one thread, the same samples: times of the network alone, in ms."
     return paragraphs(told, table(OPERATIONS_HEAD, operation_rows(found)))
+
+
+def _accuracies(found: Any) -> str:
+    told = (
+        "Accuracy of test nodes, mean ± deviation over seeds. The README of cdda_items has "
+        f"{PUBLISHED_SAGE} for a GraphSAGE; features of ogbn_arxiv_topo are substitutes."
+    )
+    return paragraphs(told, table(ACCURACY_HEAD, accuracy_rows(found)))
