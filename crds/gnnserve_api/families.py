@@ -146,6 +146,7 @@ class VariantPoint:
             "projected": self.rows is RowAxis.PRODUCTS and (of_model or self.network is NetworkAxis.LISTED),
             "stored": is_hidden,
             "deeper": is_hidden and of_model and follows is not FollowAxis.OVERLAYS,
+            "overlays": is_hidden and self.network is NetworkAxis.LISTED and follows is FollowAxis.OVERLAYS,
             "following": follows is FollowAxis.CHANGES or (is_propagated and follows is not FollowAxis.NOTHING),
             "program": self.network is NetworkAxis.PROGRAM,
             "layers": self.network is NetworkAxis.LISTED,
@@ -168,8 +169,7 @@ class VariantPoint:
             (self.hops is HopAxis.FEWER, "samples fewer neighbours"),
             (self.network is NetworkAxis.CASCADE, "one variant answers, another one where it is not confident"),
             (self.network is NetworkAxis.PROGRAM, "a program of your own, over all feature columns"),
-            (is_stored_listed and self.follows is FollowAxis.CHANGES, _FOLLOWING_LISTED),
-            (is_stored_listed, _STORED_LISTED),
+            (is_stored_listed, _STORED_LISTED[self.follows]),
             (is_product and self.network is NetworkAxis.LISTED, _PROJECTED_LISTED),
             (self.network is NetworkAxis.LISTED and self.columns is ColumnAxis.RANKED, _PRUNED_LISTED),
             (self.network is NetworkAxis.LISTED, "the layers that the manifest lists, over all feature columns"),
@@ -248,10 +248,13 @@ _STORED_LAYERS = {
     FollowAxis.NOTHING: "a later layer stored per node, over all neighbours",
 }
 
-_STORED_LISTED = "the layers that the manifest lists, the first ones stored per node, over all neighbours"
-_FOLLOWING_LISTED = (
-    "the layers that the manifest lists, the first ones stored per node, made anew where the graph changes"
-)
+_STORED_LISTED = {
+    FollowAxis.OVERLAYS: "the layers that the manifest lists, the first one stored per node, over all neighbours",
+    FollowAxis.CHANGES: (
+        "the layers that the manifest lists, the first ones stored per node, made anew where the graph changes"
+    ),
+    FollowAxis.NOTHING: "the layers that the manifest lists, the first ones stored per node, over all neighbours",
+}
 _PRUNED_LISTED = "the layers that the manifest lists, over the most important feature columns"
 _PROJECTED_LISTED = (
     "the layers that the manifest lists, what is of a node alone stored per node: nothing lost but rounding"
@@ -282,6 +285,8 @@ STORED_LISTED = replace(LISTED, rows=RowAxis.HIDDEN, follows=FollowAxis.NOTHING)
 """The output of the first of the layers that the manifest lists, over all neighbours, and the layers behind them."""
 STORED_LISTED_FOLLOWING = replace(STORED_LISTED, follows=FollowAxis.CHANGES)
 """The same, whose rows are made anew where the graph changes."""
+STORED_LISTED_OVERLAYS = replace(STORED_LISTED, follows=FollowAxis.OVERLAYS)
+"""The first layer alone, which reads neighbours and no further nodes: rows are made anew where requests reach, too."""
 ONE_ROW = VariantPoint(RowAxis.PRODUCTS, hops=HopAxis.OWN_ROW, network=NetworkAxis.PERCEPTRON)
 """A perceptron over a node's own features, whose first layer is stored per node."""
 CASCADE = VariantPoint(RowAxis.STAGES, network=NetworkAxis.CASCADE)
@@ -295,6 +300,7 @@ def _points() -> Iterator[VariantPoint]:
     of_models = (
         PRUNED, PRUNED.propagated(), FOLDED, PROJECTED, PROJECTED.propagated(), STORED, deeper, following, GIVEN,
         GIVEN_PRODUCTS, PROGRAM, LISTED, PRUNED_LISTED, PROJECTED_LISTED, STORED_LISTED, STORED_LISTED_FOLLOWING,
+        STORED_LISTED_OVERLAYS,
     )  # fmt: skip
     of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED, following)]
     for points in (of_models, of_fewer_channels):

@@ -46,6 +46,7 @@ pruned-layers               oce a-w- circle   the layers that the manifest lists
 projected-layers            oce -p-w diamond  the layers that the manifest lists, what is of a node alone stored per node: nothing lost but rounding
 stored-layers               --- ap-- pentagon the layers that the manifest lists, the first ones stored per node, over all neighbours
 stored-following-layers     -c- ap-- pentagon the layers that the manifest lists, the first ones stored per node, made anew where the graph changes
+stored-overlays-layers      oc- ap-- pentagon the layers that the manifest lists, the first one stored per node, over all neighbours
 fanouts                     oce a--- triangle samples fewer neighbours
 projected-fanouts           oce -p-- triangle samples fewer neighbours
 stored-fanouts              oc- ap-- triangle samples fewer neighbours
@@ -59,6 +60,7 @@ pruned-layers-fanouts       oce a--- triangle samples fewer neighbours
 projected-layers-fanouts    oce -p-- triangle samples fewer neighbours
 stored-layers-fanouts       --- ap-- triangle samples fewer neighbours
 stored-following-layers-fanouts -c- ap-- triangle samples fewer neighbours
+stored-overlays-layers-fanouts oc- ap-- triangle samples fewer neighbours
 channels                    oc- a--- circle   reads feature columns; fewer hidden channels
 channels-projected          oc- ap-- diamond  fewer hidden channels, first layer stored per node
 channels-stored             oc- ap-- pentagon fewer hidden channels, first layer stored per node, over all neighbours

@@ -9,95 +9,40 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from msgspec import UNSET
-from safetensors.numpy import load_file
+from tests.support.changes.listed import (
+    BOTH_WAYS,
+    ONE_TYPE,
+    SAGE,
+    SEVERAL_TYPES,
+    module_scores,
+    service_over,
+    source_of,
+    tensors_of,
+    typed_tensors_of,
+)
 from tests.support.changes.living import PlainGraph, ids_of, write_and_apply
-from tests.support.graphs.graphs import service_of, write_npz
 from tests.support.programs.program_types_generated import GrownGraph, hetero_data
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.limits import RefreshBudget
-from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.follower import catch_up
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.compact import compact
-from gnnserve_worker.generation.layer_modules import GraphTensors, LayersModule, load_canonical
+from gnnserve_worker.generation.layer_modules import GraphTensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.change_batch import ChangeBatch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.layers.shapes import columns_of
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.changes.reading import read_changes
 
-NODES, CLASSES, ROOM_BYTES = 60, 3, 1 << 24
+NODES, ROOM_BYTES, UPDATES = 60, 1 << 24, {"log": {"sqlite": {}}}
 UID = "f7b4c2a0-0000-4000-8000-000000000048"
 RULES = [EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP), EdgeRules(Direction.DIRECTED, Duplicates.KEEP)]
 VARIANTS = {"storage": ["float32", "int8"], "stored": [1, 2], "storedFollowChanges": True}
-SAGE = {"conv": "GraphSAGE", "width": 8, "activation": "Relu"}
-ONE_TYPE: dict[str, dict[str, Any]] = {
-    "attention and degrees": {
-        "layers": [
-            {"conv": "GATv2", "width": 8, "heads": 2, "norm": "Batch", "activation": "Elu", "residual": "Projected"},
-            {"conv": "GCN", "width": 8, "activation": "Gelu"},
-        ],
-        "jumpingKnowledge": "Cat", "head": [{}], "fanouts": [-1, -1],
-    },
-    "what is read beside": {
-        "before": [{"products": [{"width": 8, "activation": "Relu"}]}],
-        "layers": [
-            {**SAGE, "aggregations": ["Max", "Std"]},
-            {"conv": "GCN", "width": 8, "residual": "Added", "residualOfInput": True},
-            {"conv": "GIN", "mlp": [{"width": 8, "activation": "Relu"}, {"width": 8}]},
-        ],
-        "head": [{}], "headReadsInput": True, "fanouts": [-1, -1, -1],
-    },
-    "several hops": {
-        "layers": [
-            {"conv": "TAG", "width": 8, "hops": 2, "activation": "Tanh"}, {"conv": "SGC", "width": 8, "hops": 2},
-        ],
-        "head": [{}], "fanouts": [-1, -1, -1, -1],
-    },
-    "propagation": {
-        "before": [{"products": [{"width": 8, "activation": "Relu"}]}],
-        "layers": [
-            {"conv": "GCNII", "alpha": 0.2, "activation": "Relu"}, {"conv": "APPNP", "hops": 2, "alpha": 0.2},
-        ],
-        "head": [{}], "fanouts": [-1, -1, -1],
-    },
-    "scaled by degrees": {
-        "layers": [
-            {"conv": "PNA", "width": 8, "aggregations": ["Mean", "Max"], "scalers": ["Identity", "Amplification"]},
-            {"conv": "AGNN"}, {"conv": "FiLM", "width": 8},
-        ],
-        "head": [{}], "fanouts": [-1, -1, -1],
-    },
-}  # fmt: skip
-BOTH_WAYS = {"layers": [{"conv": "Chebyshev", "width": 8, "hops": 2}, SAGE], "head": [{}], "fanouts": [-1, -1, -1]}
-"""Degrees are those of the lists, a hop further than the layer reads."""
-SEVERAL_TYPES: dict[str, Any] = {
-    "before": [{"type": "item", "products": [{"width": 6, "activation": "Relu"}]}],
-    "layers": [
-        {
-            "relations": [
-                {"relation": {"source": "user", "name": "knows", "target": "user"}, "conv": "GraphSAGE", "width": 8},
-                {
-                    "relation": {"source": "item", "name": "bought_by", "target": "user"}, "conv": "GATv2", "width": 8,
-                    "selfLoops": False, "edgeColumns": ["0", "1"],
-                },
-                {"relation": {"source": "user", "name": "buys", "target": "item"}, "conv": "GraphSAGE", "width": 8},
-            ],
-            "norm": "Layer", "activation": "Elu",
-        },
-        {"conv": "GraphSAGE", "width": 8, "aggregations": ["Max"], "residual": "Projected"},
-    ],
-    "jumpingKnowledge": "Cat", "head": [{}], "headReadsInput": True, "fanouts": [-1, -1],
-}  # fmt: skip
-
 KEPT = {"cascades": [{"first": "projected", "then": "x1", "passOnPercents": [50]}], "storage": ["float32", "int8"]}
 """Stages are kept, however fast they are."""
 OF_NODES_ALONE: dict[str, dict[str, Any]] = {
@@ -155,7 +100,7 @@ class Scene:
     ) -> None:  # fmt: skip
         self.repository = Repository(folder / "repository", "default", "tiny")
         self.updates, self.sequence = UpdatesOptions(SqliteFile(folder / "log.sqlite"), UID, ROOM_BYTES), 0
-        self.service = _service(source, model, variants)
+        self.service = service_over(source, model, variants, updates=UPDATES)
         self.manifest, self.budget = generate(self.service, self.repository), budget
         self.start()
 
@@ -171,16 +116,8 @@ class Scene:
         self.sequence = write_and_apply(self.updates, self.sequence, self.living, batches)
 
     def module_scores(self, graph: GraphTensors, variant: str = "x1") -> np.ndarray:
-        """Those of all nodes of the first type. `graph`: with the columns that the variant reads."""
-        whole = next(one for one in self.manifest.variants if one.name == variant)
-        program, schema = whole.network.program, self.living.graph.graph.schema
-        assert program is not UNSET and program.layers is not UNSET
-        module = LayersModule(program.layers, schema, program.layers.columns or columns_of(schema)).eval()
-        (path,) = self.repository.folder.glob(f"**/{self.manifest.revision}/{whole.weights}")
-        load_canonical(module, load_file(path))
-        with torch.no_grad():
-            found: np.ndarray = module(graph).numpy()
-        return found
+        """As of `listed.module_scores`."""
+        return module_scores(self.manifest, self.repository, self.living.graph.graph.schema, graph, variant)
 
     def assert_projected_answers(self, nodes: np.ndarray, expected: np.ndarray) -> None:
         made = [one.name for one in self.manifest.variants if one.family == "projected-layers"]
@@ -202,33 +139,6 @@ class Scene:
             np.testing.assert_allclose(found, expected, rtol=0, atol=close * largest, err_msg=name)
 
 
-def _service(source: dict[str, Any], model: dict[str, Any], variants: dict[str, Any]) -> GNNService:
-    made = service_of(
-        "file:///none.npz", model={"training": {"epochs": 1}, **model}, variants=variants, normalization="Disabled",
-        updates={"log": {"sqlite": {}}},
-    )  # fmt: skip
-    document = made.model_dump(by_alias=True, exclude_none=True)
-    document["spec"]["graph"]["source"] = source
-    return GNNService.model_validate(document)
-
-
-def of_plain(folder: Path, plain: PlainGraph) -> dict[str, Any]:
-    """A file of the graph."""
-    graph, features, rules = plain.built()
-    labels, parts = np.arange(NODES) % CLASSES, np.arange(NODES) // 2 % 3
-    masks = {f"{name}_mask": parts == place for place, name in enumerate(("train", "val", "test"))}
-    arrays = {"indptr": graph.indptr, "indices": graph.indices, "features": features, "labels": labels, **masks}
-    path = write_npz(folder / "graph.npz", arrays)
-    return {"npz": {"uri": path.as_uri(), "direction": str(rules.direction)}}
-
-
-def tensors_of(plain: PlainGraph) -> GraphTensors:
-    graph, features, _ = plain.built()
-    targets = np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
-    edges = np.stack([graph.indices.astype(np.int64), targets])
-    return GraphTensors([torch.from_numpy(features)], [torch.from_numpy(edges)], [{}])
-
-
 def assert_as_built_anew(scene: Scene, plain: PlainGraph) -> None:
     nodes = scene.living.graph.ids.find(ids_of([*plain.lists]))
     scene.assert_answers(nodes, scene.module_scores(tensors_of(plain)))
@@ -239,18 +149,19 @@ def assert_as_built_anew(scene: Scene, plain: PlainGraph) -> None:
 @pytest.mark.parametrize("model", ONE_TYPE.values(), ids=ONE_TYPE)
 def test_stored_layers_follow_changes(tmp_path: Path, model: dict[str, Any], rules: EdgeRules) -> None:
     plain = PlainGraph(NODES, 3, rules)
-    scene = Scene(tmp_path, of_plain(tmp_path, plain), model)
+    scene = Scene(tmp_path, source_of(tmp_path, plain), model)
     assert_it_follows(scene, plain)
 
 
 def test_layers_that_count_edges_of_neighbours_follow_changes(tmp_path: Path) -> None:
     plain = PlainGraph(NODES, 3, RULES[0])
-    assert_it_follows(Scene(tmp_path, of_plain(tmp_path, plain), BOTH_WAYS), plain)
+    assert_it_follows(Scene(tmp_path, source_of(tmp_path, plain), BOTH_WAYS), plain)
 
 
 def assert_it_follows(scene: Scene, plain: PlainGraph) -> None:
     families = {one.name: one.family for one in scene.manifest.variants}
-    assert families["stored1"] == families["stored2-int8"] == "stored-following-layers"
+    assert families["stored1"] in {"stored-overlays-layers", "stored-following-layers"}
+    assert families["stored2-int8"] == "stored-following-layers"
     draw, fresh = np.random.default_rng(4), [*range(1000, 900, -1)]
     assert_as_built_anew(scene, plain)
     for size in (2, 6, 12):
@@ -264,7 +175,7 @@ def test_stored_layers_may_be_stale_within_a_budget(tmp_path: Path, model: dict[
     plain = PlainGraph(NODES, 5, RULES[0])
     all_rows = RefreshBudget(rows=1_000_000, microseconds=10**9)
     layers = [*range(1, len(model["layers"]) + 1)]
-    scene = Scene(tmp_path, of_plain(tmp_path, plain), model, all_rows, {**VARIANTS, "stored": layers})
+    scene = Scene(tmp_path, source_of(tmp_path, plain), model, all_rows, {**VARIANTS, "stored": layers})
     draw, fresh = np.random.default_rng(6), [*range(1000, 900, -1)]
     scene.apply([plain.random_batch(draw, 6, fresh) for _ in range(3)])
     assert scene.living.refreshing.is_any_stale
@@ -291,29 +202,17 @@ def test_stored_layers_over_several_types_follow_changes_of_edges_with_columns(t
             assert scene.living.offset == scene.living.base_offset
         users = [f"user/{node}" for node in grown.users]
         nodes = np.array([scene.served.graph.naming.find_one(user, "nodes", "") for user in users])
-        scene.assert_answers(nodes, scene.module_scores(_typed_tensors(scene, grown)))
-
-
-def _typed_tensors(scene: Scene, grown: GrownGraph) -> GraphTensors:
-    arrays = {name: torch.from_numpy(one) for name, one in grown.arrays().items()}
-    schema = scene.living.graph.graph.schema
-    first, second = arrays["attr"].T
-    columns = {"bought_by": {"0": first, "1": second}}
-    return GraphTensors(
-        [arrays[f"x_{kind.name}"] for kind in schema.types],
-        [arrays[one.name] for one in schema.relations],
-        [columns.get(one.name, {}) for one in schema.relations],
-    )
+        scene.assert_answers(nodes, scene.module_scores(typed_tensors_of(grown, scene.living.graph.graph.schema)))
 
 
 def test_the_first_layer_follows_changes_by_itself(tmp_path: Path) -> None:
     plain = PlainGraph(NODES, 3, RULES[0])
     variants = {"storage": ["int8"], "stored": [1, 2]}
-    service = _service(of_plain(tmp_path, plain), ONE_TYPE["attention and degrees"], variants)
+    service = service_over(source_of(tmp_path, plain), ONE_TYPE["attention and degrees"], variants, updates=UPDATES)
     manifest = generate(service, Repository(tmp_path / "repository", "default", "tiny"))
     families = {one.name: one.family for one in manifest.variants}
     assert families == {
-        "x1-int8": "layers", "stored1-int8": "stored-following-layers", "stored2-int8": "stored-layers",
+        "x1-int8": "layers", "stored1-int8": "stored-overlays-layers", "stored2-int8": "stored-layers",
     }  # fmt: skip
     # Rows of the first layer are made of those before it, in float32.
     assert sorted(manifest.tables) == ["features-int8", "stored0-float32", "stored1-int8", "stored2-int8"]
@@ -323,7 +222,7 @@ def test_the_first_layer_follows_changes_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", OF_NODES_ALONE.values(), ids=OF_NODES_ALONE)
 def test_rows_of_nodes_alone_follow_changes(tmp_path: Path, model: dict[str, Any]) -> None:
     plain, whole = PlainGraph(NODES, 3, RULES[0]), {"head": [{}], "fanouts": [-1, -1], **model}
-    scene = Scene(tmp_path, of_plain(tmp_path, plain), whole, variants=KEPT)
+    scene = Scene(tmp_path, source_of(tmp_path, plain), whole, variants=KEPT)
     draw, fresh = np.random.default_rng(4), [*range(1000, 900, -1)]
     for size in (2, 6, 12):
         scene.apply([plain.random_batch(draw, size, fresh) for _ in range(3)])
@@ -342,14 +241,16 @@ def test_rows_of_nodes_alone_over_several_types_follow_changes(tmp_path: Path, m
         scene.apply([read_changes(json.dumps(body).encode(), b"application/json", scene.served)[1] for body in bodies])
         users = [f"user/{node}" for node in grown.users]
         nodes = np.array([scene.served.graph.naming.find_one(user, "nodes", "") for user in users])
-        scene.assert_projected_answers(nodes, scene.module_scores(_typed_tensors(scene, grown)))
+        scene.assert_projected_answers(
+            nodes, scene.module_scores(typed_tensors_of(grown, scene.living.graph.graph.schema))
+        )
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("model", OF_NODES_ALONE.values(), ids=OF_NODES_ALONE)
 def test_layers_of_fewer_columns_follow_changes(tmp_path: Path, model: dict[str, Any]) -> None:
     plain, whole = PlainGraph(NODES, 3, RULES[0]), {"head": [{}], "fanouts": [-1, -1], "headReadsInput": True, **model}
-    scene = Scene(tmp_path, of_plain(tmp_path, plain), whole, variants={"pruning": {"factors": [1, 2]}})
+    scene = Scene(tmp_path, source_of(tmp_path, plain), whole, variants={"pruning": {"factors": [1, 2]}})
     draw, fresh = np.random.default_rng(4), [*range(1000, 900, -1)]
     for size in (2, 6):
         scene.apply([plain.random_batch(draw, size, fresh) for _ in range(3)])

@@ -166,8 +166,8 @@ def test_layers_that_are_stored_give_what_the_whole_network_gives(given: Given) 
     made = {variant.name: variant for variant in revision.variants}
     assert sorted(made) == listed_names(given.service(variants=variants))
     scores = over(FEATURES, EDGES)[0]
-    # The first layer follows changes, and what it is made of is kept.
-    families = {1: "stored-following-layers", 2: "stored-layers"}
+    # The first layer follows changes and what requests bring, and what it is made of is kept.
+    families = {1: "stored-overlays-layers", 2: "stored-layers"}
     for layer, hops in ((1, (-1,)), (2, (0,))):
         one = made[f"stored{layer}"]
         # Behind the second layer its output and that of the first stand beside each other, for the head.

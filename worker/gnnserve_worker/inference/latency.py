@@ -20,8 +20,8 @@ from gnnserve_api.files.profile import LatencyProfile, NewNodesLatency
 from gnnserve_worker.graph.overlay import Overlay, OverlayArranger, overlay_arranger
 from gnnserve_worker.graph.relation_lists import places_of_one_type
 from gnnserve_worker.inference.batch import Infer, Inference
-from gnnserve_worker.models.network import Layer, VariantNetwork
-from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.models.network import Layer
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.batch_view import Part, view_of
 
 # --- stored nodes
@@ -97,16 +97,17 @@ def measured_with_new_nodes(revision: LoadedRevision) -> tuple[str, ...]:
     return tuple(
         name
         for name, variant in revision.variants.items()
-        if variant.rows is not None and _can_be_made_up_for(variant.network, schema.slots)
+        if variant.rows is not None and _can_be_made_up_for(variant, schema.slots)
     )
 
 
-def _can_be_made_up_for(network: VariantNetwork, slots: tuple[int, ...]) -> bool:
+def _can_be_made_up_for(variant: LoadedVariant, slots: tuple[int, ...]) -> bool:
     if slots != _MEASURED_SLOTS:
         return False
-    if not network.layers:  # a program, which reads rows of nodes
-        return not network.reads_payload
-    return type(network.layers[0]) in _MEASURED_LAYERS
+    layers = variant.network.layers
+    if not layers:  # a program, which reads rows of nodes
+        return not variant.reads_payload
+    return type(layers[0]) in _MEASURED_LAYERS
 
 
 def measure_new_nodes(

@@ -82,7 +82,7 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
     compared = _narrowed(features_of, asked) if len(types) == 1 else None
     support = OverlaySupport(asked, arranger.arrange, compared, payloads)
 
-    reads_payload = any(one.network.reads_payload for one in loaded.variants.values())
+    reads_payload = any(one.reads_payload for one in loaded.variants.values())
 
     def stand_in(node: int) -> StandIn | str:
         if reads_payload:

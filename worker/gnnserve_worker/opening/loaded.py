@@ -66,11 +66,18 @@ class LoadedVariant:
     rows were made by is kept."""
     relation_fanouts: tuple[tuple[int, ...], ...] = ()
     """As in `VariantManifest`; empty: as many by each relation."""
+    rows_read_payload: bool = False
+    """Whether `rows` reads what edges have, which requests bring."""
     row_bytes: int = field(init=False)
     """Bytes of the columns that it reads of a row of the table, with the row's scale and without padding."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "row_bytes", self.table.format.row_bytes(self.columns))
+
+    @property
+    def reads_payload(self) -> bool:
+        """Whether anything that is computed for a request reads what its edges have."""
+        return self.network.reads_payload or self.rows_read_payload
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,9 +96,26 @@ def followed_listed(variants: Iterable[VariantManifest]) -> list[VariantManifest
     return [one for one in _listed(variants) if (made := _made_anew_by(one)) is not None and made.layers]
 
 
+def overlaid_listed(variant: VariantManifest) -> bool:
+    """Whether it is of listed layers, and rows of the first one are made anew where requests reach."""
+    return bool(followed_listed([variant])) and point_of(variant).capabilities.overlay
+
+
+def overlaid_rows_read_payload(variant: VariantManifest) -> bool:
+    """Whether what makes such rows reads what edges have. It is told of all layers, whichever reads it."""
+    followed = _made_anew_by(variant) if overlaid_listed(variant) else None
+    program = UNSET if followed is None else followed.network.program
+    return program is not UNSET and program.reads_payload
+
+
 def projected_listed(variants: Iterable[VariantManifest]) -> list[VariantManifest]:
     """Variants of listed layers over rows that are made of each node alone."""
     return [one for one in _listed(variants) if (made := _made_anew_by(one)) is not None and not made.layers]
+
+
+def has_listed_rows(variants: Iterable[VariantManifest]) -> bool:
+    """Whether rows of any of them are made by layers that a manifest lists."""
+    return any(_made_anew_by(one) is not None for one in _listed(variants))
 
 
 def _listed(variants: Iterable[VariantManifest]) -> Iterable[VariantManifest]:
@@ -114,7 +131,7 @@ def made_of_features(variant: VariantManifest) -> str | None:
     the graph as it was generated alone, or rows are made of others."""
     if (followed := followed_of(variant)) is not None:
         return followed.layers[0].products
-    if not point_of(variant).makes_rows_of_features:
+    if not point_of(variant).makes_rows_of_features or followed_listed([variant]):
         return None
     correction = correction_of(variant)
     return variant.table if correction is None else correction.products

@@ -38,7 +38,7 @@ from gnnserve_worker.opening.loaded import (
     Origin,
     TypeRowRecipe,
 )
-from gnnserve_worker.opening.networks import VariantNetworks
+from gnnserve_worker.opening.networks import VariantNetworks, overlaid_rows_read_payload
 from gnnserve_worker.opening.rows_by_node import RowsByNode
 from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.repository.graph_files import open_graph, open_ids, open_names, open_payloads
@@ -125,7 +125,10 @@ class OpenedVariants:
             raise DamagedError(path, problem, revision.remedy) from error
         by_relation = () if variant.relation_fanouts is UNSET else variant.relation_fanouts
         table = self.tables[variant.table]
-        return LoadedVariant(variant.name, table, variant.columns, variant.fanouts, network, rows, by_relation)
+        return LoadedVariant(
+            variant.name, table, variant.columns, variant.fanouts, network, rows, by_relation,
+            rows_read_payload=rows is not None and overlaid_rows_read_payload(variant),
+        )  # fmt: skip
 
     def changes(self, living: LivingGraph, draft: LivingGraph) -> OpenedChanges:
         """What applies changes, once all variants are open."""

@@ -5,7 +5,9 @@ and what makes their rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import SafetensorError
@@ -31,7 +33,9 @@ from gnnserve_worker.opening.networks import (
     followed_layers,
     followed_listed,
     followed_of,
+    has_listed_rows,
     made_of_features,
+    overlaid_listed,
     projected_listed,
     stored_products,
 )
@@ -39,6 +43,9 @@ from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowRecipe, open_table, read_tensors
 from gnnserve_worker.sampling.neighbours import Sampler, sample_neighbours
 from gnnserve_worker.tables.table import Table
+
+if TYPE_CHECKING:  # only a server that has listed layers imports what makes their rows
+    from gnnserve_worker.opening.listed_rows import ListedRows
 
 
 class RowsByNode:
@@ -54,8 +61,10 @@ class RowsByNode:
         self.mapped_nodes = revision.graph.nodes
         self.tables = {name: self.open_table(name) for name in revision.tables}
         self.type_rows = _type_rows(revision)
-        self._makers = _open_row_makers(revision, self.tables) | self._of_nodes_alone()
+        self._makers = _open_row_makers(revision, self.tables)
         """Makers of rows from features, by table."""
+        if self._listed is not None:
+            self._makers |= self._listed.of_nodes_alone(projected_listed(revision.variants))
         self._corrected: list[StoredLayerMaker] = []
         """Makers of stored first layers that are corrected for a request, too."""
 
@@ -71,11 +80,13 @@ class RowsByNode:
                 revision.remedy,
             )
         network = self._networks.open(variant, table)
-        return network, self._stored_rows(variant, network) or self._makers.get(variant.table)
+        rows = self._stored_rows(variant, network) or self._overlaid_rows(variant)
+        return network, rows or self._makers.get(variant.table)
 
     def followed(self) -> FollowedRows:
         own = FollowedRows(tuple(self._makers.values()), layers_by_number((*self._corrected, *self._followed())))
-        return FollowedRows.joined((own, self._listed()))
+        listed = None if self._listed is None else self._listed.followed(followed_listed(self._revision.variants))
+        return own if listed is None else FollowedRows.joined((own, listed))
 
     def _stored_rows(self, variant: VariantManifest, rest: VariantNetwork) -> StoredRowMaker | None:
         """Maker of rows of a table that stores a layer; None: it stores none, or its rows cannot be made. `rest`: the
@@ -115,26 +126,20 @@ class RowsByNode:
                 found |= {id(maker.table): maker for maker in layers}
         return tuple(found.values())
 
-    def _of_nodes_alone(self) -> dict[str, RowMaker]:
-        """Makers of rows of listed layers that are made of each node alone, by table."""
-        variants = projected_listed(self._revision.variants)
-        if not variants or not _has_recipe(self._revision):
-            return {}
+    @cached_property
+    def _listed(self) -> ListedRows | None:
+        """Makers of rows of listed layers; None: no variant has such rows, or nothing of how they are made is kept."""
+        if not has_listed_rows(self._revision.variants) or not _has_recipe(self._revision):
+            return None
         # Only a server that has such layers imports what makes their rows.
-        from gnnserve_worker.opening.listed_rows import projected_rows  # noqa: PLC0415
+        from gnnserve_worker.opening.listed_rows import ListedRows  # noqa: PLC0415
 
         scaling = _scaling_of(_recipe_of(self._revision))
-        return projected_rows(variants, self._networks, self.tables, self._graph.seen, [scaling])
+        return ListedRows(self._networks, self.tables, self._graph, self.sample, self._roots, [scaling])
 
-    def _listed(self) -> FollowedRows:
-        """Makers of rows of stored layers that the manifest lists."""
-        if not (variants := followed_listed(self._revision.variants)):
-            return FollowedRows()
-        # Only a server that has such layers imports what makes their rows.
-        from gnnserve_worker.opening.listed_rows import listed_rows  # noqa: PLC0415
-
-        scaling = _scaling_of(_recipe_of(self._revision))
-        return listed_rows(variants, self._networks, self.tables, self._graph, self.sample, self._roots, [scaling])
+    def _overlaid_rows(self, variant: VariantManifest) -> MakesRows | None:
+        """Maker of rows of a first layer that a manifest lists; None: as of `_stored_rows`."""
+        return self._listed.overlaid(variant) if self._listed is not None and overlaid_listed(variant) else None
 
 
 def _check_lists(revision: RevisionFiles, graph: Graph) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import SafetensorError
@@ -33,7 +34,9 @@ from gnnserve_worker.opening.networks import (
     VariantNetworks,
     fanouts_misfit,
     followed_listed,
+    has_listed_rows,
     made_of_features,
+    overlaid_listed,
     projected_listed,
     stored_products,
 )
@@ -44,6 +47,9 @@ from gnnserve_worker.repository.revision_files import RevisionFiles, open_table,
 from gnnserve_worker.sampling.neighbours import Sampler
 from gnnserve_worker.sampling.relations import sample_relations
 from gnnserve_worker.tables.table import Table
+
+if TYPE_CHECKING:  # only a server that has listed layers imports what makes their rows
+    from gnnserve_worker.opening.listed_rows import ListedRows
 
 _NO_DEFAULT = np.zeros(0, np.float32)
 """What new nodes of a type without features begin with, beside a program: none of its inputs reads anything of it."""
@@ -97,7 +103,22 @@ class RowsByType:
             if projected_listed([variant]):
                 make = self._of_nodes_alone
             self._makers[variant.table] = make(variant, table, self._recipe)
-        return network, self._makers.get(variant.table)
+        return network, self._overlaid_rows(variant) or self._makers.get(variant.table)
+
+    @cached_property
+    def _listed(self) -> ListedRows | None:
+        """Makers of rows of listed layers; None: no variant has such rows, or nothing of how they are made is kept."""
+        if not has_listed_rows(self._revision.variants) or self._recipe is None:
+            return None
+        # Only a server that has such layers imports what makes their rows.
+        from gnnserve_worker.opening.listed_rows import ListedRows  # noqa: PLC0415
+
+        scalings = self._recipe.scalings
+        return ListedRows(self._networks, self.tables, self._graph, self.sample, self._roots, scalings)
+
+    def _overlaid_rows(self, variant: VariantManifest) -> MakesRows | None:
+        """Maker of rows of a first layer that a manifest lists; None: it is none, or its rows cannot be made."""
+        return self._listed.overlaid(variant) if self._listed is not None and overlaid_listed(variant) else None
 
     def _over_columns(self, variant: VariantManifest, table: Table) -> tuple[VariantNetwork, MakesRows | None]:
         """As `open`, of a network that reads the first columns of each type."""
@@ -120,11 +141,9 @@ class RowsByType:
         return type_row_maker(table, self._graph.seen.layout, recipe.scalings, self._widths)
 
     def _of_nodes_alone(self, variant: VariantManifest, table: Table, recipe: TypeRecipe) -> RowMaker:
-        # Only a server that has such layers imports what makes their rows.
-        from gnnserve_worker.opening.listed_rows import projected_rows  # noqa: PLC0415
-
-        own = projected_rows([variant], self._networks, self.tables, self._graph.seen, recipe.scalings)
-        return own[variant.table]
+        del table, recipe
+        assert self._listed is not None  # noqa: S101 - it has such rows, and the recipe is there
+        return self._listed.of_nodes_alone([variant])[variant.table]
 
     def _of_products(self, variant: VariantManifest, table: Table, recipe: TypeRecipe) -> RowMaker:
         described, schema = self._revision.tables[variant.table], self._graph.stored.schema
@@ -138,19 +157,8 @@ class RowsByType:
         tables = {one.table for one in self._revision.variants if point_of(one) is FOLDED}
         folded = tuple(self._folded(name) for name in sorted(tables))
         own = FollowedRows(tuple(self._makers.values()), (FollowedLayer(folded),) if folded else ())
-        return FollowedRows.joined((own, self._listed()))
-
-    def _listed(self) -> FollowedRows:
-        """Makers of rows of stored layers that the manifest lists."""
-        variants = followed_listed(self._revision.variants)
-        if self._recipe is None or not variants:
-            return FollowedRows()
-        # Only a server that has such layers imports what makes their rows.
-        from gnnserve_worker.opening.listed_rows import listed_rows  # noqa: PLC0415
-
-        return listed_rows(
-            variants, self._networks, self.tables, self._graph, self.sample, self._roots, self._recipe.scalings
-        )
+        listed = None if self._listed is None else self._listed.followed(followed_listed(self._revision.variants))
+        return own if listed is None else FollowedRows.joined((own, listed))
 
     def _folded(self, name: str) -> FoldedRowMaker:
         """What makes rows of a table of embeddings where the graph changes."""

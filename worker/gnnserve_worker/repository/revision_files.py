@@ -20,6 +20,7 @@ import numpy as np
 import safetensors.numpy
 from msgspec import UNSET, UnsetType
 
+from gnnserve_api.families import point_of
 from gnnserve_api.files.cascades import CascadeManifest
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.files.given_weights import ComparedScores, LabelMisfit
@@ -503,10 +504,11 @@ class StagedRevision:
 
 
 def _is_of_other_rows(variant: VariantManifest) -> bool:
-    """Whether it is one of listed layers whose rows earlier releases do not know."""
+    """Whether it is one of listed layers whose rows or family earlier releases do not know."""
     program, stored = variant.network.program, variant.stored
     reads_fewer = program is not UNSET and program.layers is not UNSET and bool(program.layers.columns)
-    return reads_fewer or (stored is not None and stored.layer == 0)
+    takes_overlays = point_of(variant).capabilities.overlay
+    return reads_fewer or (stored is not None and (stored.layer == 0 or takes_overlays))
 
 
 def stored_bytes(nodes: int, columns: int, storage: Storage) -> int:

@@ -22,6 +22,7 @@ from gnnserve_api.families import (
     PROJECTED_LISTED,
     STORED_LISTED,
     STORED_LISTED_FOLLOWING,
+    STORED_LISTED_OVERLAYS,
     FollowAxis,
     VariantPoint,
 )
@@ -61,7 +62,7 @@ from gnnserve_worker.layers.passes import (
     tensors_behind,
     widest_row,
 )
-from gnnserve_worker.layers.shapes import columns_of
+from gnnserve_worker.layers.shapes import columns_of, reads_degrees
 from gnnserve_worker.layers.stored import NOTHING, RowParts, parts_of, stored_rows
 from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths
@@ -88,7 +89,8 @@ class StoredLayersPlanner:
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         asked, storages = sorted(made_from.spec.variants.stored), storages_of(made_from.spec)
-        listed, points = _Listed.of(made_from), {layer: _point_of(layer, made_from.spec) for layer in asked}
+        listed = _Listed.of(made_from)
+        points = {layer: listed.point_of(layer, made_from.spec) for layer in asked}
         tables: list[PlannedTable | DerivedTable] = [listed.first_table(_first_table, Storage.FLOAT32)]
         variants: list[PlannedVariant] = []
         for layer in range(1, asked[-1] + 1):
@@ -124,11 +126,6 @@ def product_columns(contract: ProgramManifest, layers: LayersManifest, schema: G
     answered, columns = answered_types(contract, schema), columns_of(schema)
     narrow = over_narrow_rows(layers, schema, columns, answered)
     return 0 if narrow is None else widest_row(narrow, schema, columns, 0, answered)
-
-
-def _point_of(layer: int, spec: GNNServiceSpec) -> VariantPoint:
-    follows = layer == 1 or spec.variants.stored_follow_changes
-    return STORED_LISTED_FOLLOWING if follows else STORED_LISTED
 
 
 def columns_behind(contract: ProgramManifest, layers: LayersManifest, schema: GraphSchema) -> tuple[int, ...]:
@@ -178,6 +175,14 @@ class _Listed:
         tensors = projected_tensors(self.given.tensors or {}, self.layers, self._schema, columns)
         contract = msgspec.structs.replace(self.contract, layers=narrow)
         return replace(self, contract=contract, layers=narrow, given=self.given.learnt(tensors))
+
+    def point_of(self, layer: int, spec: GNNServiceSpec) -> VariantPoint:
+        """Rows of the first layer are made anew where requests reach, unless that reads whole lists of several hops."""
+        if layer > 1:
+            return STORED_LISTED_FOLLOWING if spec.variants.stored_follow_changes else STORED_LISTED
+        first = one_layer(self.layers, self._schema, columns_of(self._schema), layer, self._answered)
+        reads_one_hop = first.hops == 1 and not reads_degrees(first, self._schema)
+        return STORED_LISTED_OVERLAYS if reads_one_hop else STORED_LISTED_FOLLOWING
 
     def first_table(self, named: NamedByStorage, storage: Storage) -> PlannedTable:
         """Rows before the first layer."""
