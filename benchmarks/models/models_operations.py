@@ -10,9 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import Run
-from benchmarks.verdicts import Verdict, at_most
+from benchmarks.verdicts import Verdict, Worded, at_most
 
 SEEDS = {"one seed": 1, "1,024 seeds": 1024}
+MANY = "1,024 seeds"
+_FIRST = "GraphSAGE"
+"""The convolution that others are held to."""
 
 
 def run_operations(run: Run) -> dict[str, Any]:
@@ -22,21 +25,44 @@ def run_operations(run: Run) -> dict[str, Any]:
 
 
 def operation_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Kind, then of each number of seeds our time, torch_geometric's, and their ratio."""
+    """Kind, then of each number of seeds our time, torch_geometric's, and their ratio; then of many seeds the
+    convolutions alone, the least that they could take, and the ratio of both over that of the first one."""
     for kind, by_seeds in found["kinds"].items():
         cells = []
         for one in by_seeds.values():
             ours, theirs = one["layers_ms"], one["torch_ms"]
             cells += [f"{ours:.3g}", f"{theirs:.3g}", f"{ours / theirs:.2f}"]
+        if _has_rooflines(found):
+            one, over = by_seeds[MANY], _over_roofline(found["kinds"])[kind]
+            cells += [f"{one['alone_ms']:.3g}", f"{one['roofline_ms']:.3g}", f"{over:.2f}"]
         yield kind, *cells
 
 
+def _has_rooflines(found: Mapping[str, Any]) -> bool:
+    """Whether it was measured since there are any."""
+    return "rates" in found
+
+
+def _over_roofline(kinds: Mapping[str, Any]) -> dict[str, float]:
+    """Time of each convolution over its own roofline, as a multiple of that ratio of the first one."""
+    over = {kind: float(one[MANY]["alone_ms"]) / float(one[MANY]["roofline_ms"]) for kind, one in kinds.items()}
+    return {kind: ratio / over[_FIRST] for kind, ratio in over.items()}
+
+
 _CELLS = ("layers ms", "torch_geometric ms", "ratio")
-HEAD = ("convolution", *(f"{what}, {seeds}" for seeds in SEEDS for what in _CELLS))
+_ALONE = ("alone ms", "roofline ms", f"over it, of {_FIRST}'s")
+
+
+def operation_head(found: Mapping[str, Any]) -> tuple[str, ...]:
+    alone = _ALONE if _has_rooflines(found) else ()
+    beside = (f"{what}, {seeds}" for seeds in SEEDS for what in _CELLS)
+    return "convolution", *beside, *(f"{what}, {MANY}" for what in alone)
 
 
 def show_operations(found: Mapping[str, Any]) -> None:
-    table = Table(*HEAD, title=f"networks of two hops, {found['operations']['shape']}, one thread")
+    table = Table(
+        *operation_head(found["operations"]), title=f"networks of two hops, {found['operations']['shape']}, one thread"
+    )
     for row in operation_rows(found["operations"]):
         table.add_row(*row)
     Console(width=140).print(table)
@@ -44,6 +70,12 @@ def show_operations(found: Mapping[str, Any]) -> None:
 
 def _worst(seeds: str, found: Any) -> float:
     return max(float(one[seeds]["layers_ms"]) / float(one[seeds]["torch_ms"]) for one in _kinds(found))
+
+
+def _most_over_roofline(found: Any) -> Any:
+    over = _over_roofline(found["operations"]["kinds"])
+    worst = max(over, key=over.__getitem__)
+    return Worded(over[worst], f"{over[worst]:.2f} ({worst})")
 
 
 def _difference(found: Any) -> float | None:
@@ -63,6 +95,11 @@ OPERATIONS_VERDICTS = (
             partial(_worst, seeds),
         )
         for seeds in SEEDS
+    ),
+    Verdict(
+        f"operations, {MANY}: the most that a convolution takes over its own roofline, of that ratio of {_FIRST}",
+        at_most(1.5, "times"),
+        _most_over_roofline,
     ),
     Verdict("operations: largest difference of scores from torch_geometric's", at_most(1e-4), _difference),
 )

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any
 
+import msgspec
 import numpy as np
 import threadpoolctl
 import torch
 
+from benchmarks.engine.bandwidth import measure_rows
+from benchmarks.engine.gemm import measure_peaks
 from benchmarks.models.models_files import QUICK_SHAPE
-from benchmarks.models.models_operations import SEEDS
+from benchmarks.models.models_operations import MANY, SEEDS
+from benchmarks.models.operation_rooflines import COUNTS, Rates, Sizes, Work, hops_of
 from benchmarks.shapes import FANOUTS, SHAPES, Shape, ShapeFiles, prepare
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.files.graph_schema import GraphSchema, one_type
@@ -34,12 +38,14 @@ from gnnserve_api.files.layers import (
     LayersManifest,
     TypeProductsManifest,
 )
+from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_worker.generation.layer_modules import GraphTensors, LayersModule, canonical, tensors_of
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.layers.contract import program_of
 from gnnserve_worker.layers.runner import LayersRunner
+from gnnserve_worker.programs.contract import LaidOut
 
 HOPS = 2
 _EDGE_COLUMNS = ("amount", "rate")
@@ -72,13 +78,17 @@ _QUICK = (Convolution.GRAPH_SAGE, Convolution.GATV2, Convolution.GINE, Convoluti
 
 def layers_of(kind: Convolution, width: int, classes: int) -> LayersManifest:
     """A network of two hops with a product before and a head, as examples of torch_geometric have them."""
+    before = (TypeProductsManifest(0, (DenseManifest(width, activation=Activation.RELU),)),)
+    return LayersManifest(_layers_of(kind, width), before, head=(DenseManifest(classes),))
+
+
+def _layers_of(kind: Convolution, width: int) -> tuple[LayerManifest, ...]:
+    """Layers of two hops."""
     options = dict(_OPTIONS[kind])
     if options.pop("mlp", False):
         options["mlp"] = (DenseManifest(width, activation=Activation.RELU), DenseManifest(width))
     conv = ConvolutionManifest(kind, width=width, **options)
-    layer = LayerManifest((conv,), activation=Activation.RELU)
-    before = (TypeProductsManifest(0, (DenseManifest(width, activation=Activation.RELU),)),)
-    return LayersManifest((layer,) * (HOPS // conv.hops), before, head=(DenseManifest(classes),))
+    return (LayerManifest((conv,), activation=Activation.RELU),) * (HOPS // conv.hops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +112,26 @@ class BenchedGraph:
         lists = Graph(indptr, indices, schema, np.arange(len(indices), dtype=np.int32))
         return cls(ProgramGraph(lists, [np.array(files.array("features"))], [payload]), schema, shape)
 
+    def with_rows(self, columns: int, draw: np.random.Generator) -> BenchedGraph:
+        """The same graph, whose nodes have random rows."""
+        rows = draw.standard_normal((self.shape.nodes, columns), dtype=np.float32)
+        (kind,) = self.schema.types
+        schema = msgspec.structs.replace(self.schema, types=(msgspec.structs.replace(kind, features=columns),))
+        lists = replace(self.graph.lists, schema=schema)
+        return BenchedGraph(replace(self.graph, lists=lists, features=[rows]), schema, self.shape)
+
 
 def measure_operations(*, quick: bool) -> dict[str, Any]:
     graph = BenchedGraph.of(prepare(QUICK_SHAPE if quick else SHAPES["arxiv"]))
     torch.set_num_threads(1)
     with threadpoolctl.threadpool_limits(1):
         kinds = _QUICK if quick else tuple(Convolution)
-        found = {kind.value: measure_operation(kind, graph, quick=quick) for kind in kinds}
-    return {"shape": graph.shape.name, "kinds": found}
+        rates = measure_rates(graph, quick=quick)
+        found = {kind.value: measure_operation(kind, graph, rates, quick=quick) for kind in kinds}
+    return {"shape": graph.shape.name, "rates": asdict(rates), "kinds": found}
 
 
-def measure_operation(kind: Convolution, graph: BenchedGraph, *, quick: bool) -> dict[str, Any]:
+def measure_operation(kind: Convolution, graph: BenchedGraph, rates: Rates, *, quick: bool) -> dict[str, Any]:
     shape = graph.shape
     layers = layers_of(kind, shape.hidden, shape.classes)
     torch.manual_seed(1)
@@ -135,7 +154,60 @@ def measure_operation(kind: Convolution, graph: BenchedGraph, *, quick: bool) ->
         if not program.reads_degrees and not program.weighs_neighbours:
             differences = [np.abs(a()[0] - b()[:seeds].numpy()).max() for a, b in zip(ours, theirs, strict=True)]
             found[name]["difference"] = float(max(differences))
+    found[MANY] |= measure_alone(kind, graph, rates, quick=quick)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Convolutions by themselves, over rows as wide as a hidden layer."""
+
+    layers: LayersManifest
+    program: ProgramManifest
+    runner: LayersRunner
+    laid: Sequence[LaidOut]
+    """What some batches read."""
+    seeds: int
+
+    @classmethod
+    def of(cls, kind: Convolution, graph: BenchedGraph, *, quick: bool) -> Alone:
+        shape, draw = graph.shape, np.random.default_rng(3)
+        wide, layers = graph.with_rows(shape.hidden, draw), LayersManifest(_layers_of(kind, shape.hidden))
+        torch.manual_seed(1)
+        module = LayersModule(layers, wide.schema, [shape.hidden]).eval()
+        program = program_of(layers, wide.schema, [shape.hidden])
+        runner = LayersRunner(canonical(module), program, wide.schema)
+        fanouts = (*FANOUTS, *[_LIST_OF_A_RIM] * (program.sampled_hops - HOPS))
+        scores, seeds = ProgramScores(program, wide.graph, runner, fanouts=fanouts), min(SEEDS[MANY], shape.seeds_end)
+        drawn = [draw.choice(shape.seeds_end, seeds, replace=False) for _ in range(3 if quick else 9)]
+        return cls(layers, program, runner, [scores.lay_out(each) for each in drawn], seeds)
+
+
+def measure_rates(graph: BenchedGraph, *, quick: bool) -> Rates:
+    """Rates of this machine by one thread: of rows of neighbours, as wide as a hidden layer and in the order in which
+    samples name them, and of matrix products."""
+    arrays = Alone.of(Convolution.GRAPH_SAGE, graph, quick=quick).laid[0].arrays
+    row_bytes, seconds = arrays["features_0"].itemsize * graph.shape.hidden, 0.1 if quick else 2.0
+    rows = measure_rows(arrays["features_0"], row_bytes, arrays["edges_0"][0], 1, seconds)
+    return Rates(rows.fetch, measure_peaks(1, seconds)["float32"])
+
+
+def measure_alone(kind: Convolution, graph: BenchedGraph, rates: Rates, *, quick: bool) -> dict[str, float]:
+    """Time of the convolutions alone, and the least that it could be."""
+    alone = Alone.of(kind, graph, quick=quick)
+    ours = [partial(alone.runner.run, one.arrays, (alone.program.scores,), alone.seeds) for one in alone.laid]
+    alone_ms, _ = _alternating_ms(ours, ours, rounds=1 if quick else 3)
+    works = [work_of(kind, alone.layers, one.arrays) for one in alone.laid]
+    return {"alone_ms": alone_ms, "roofline_ms": median(one.least_ms(rates) for one in works)}
+
+
+def work_of(kind: Convolution, layers: LayersManifest, arrays: Mapping[str, np.ndarray]) -> Work:
+    """What the layers read and compute in a sample, which is laid out for their program."""
+    hops = hops_of(arrays["nodes_per_hop_0"], arrays["edges_0"][1], HOPS)
+    conv = layers.layers[0].convs[0]
+    sizes = Sizes(conv.width, conv.heads, len(conv.edge_columns))
+    each = HOPS // len(layers.layers)
+    return sum((COUNTS[kind](hops[at : at + each], sizes) for at in range(0, HOPS, each)), Work())
 
 
 def cuts_of(layers: LayersManifest, arrays: Mapping[str, np.ndarray]) -> list[tuple[int, int]]:

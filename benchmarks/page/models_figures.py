@@ -9,8 +9,7 @@ from typing import Any
 from benchmarks.model_table.table import in_words
 from benchmarks.models.models_accuracy import HEAD as ACCURACY_HEAD
 from benchmarks.models.models_accuracy import PUBLISHED_SAGE, accuracy_rows
-from benchmarks.models.models_operations import HEAD as OPERATIONS_HEAD
-from benchmarks.models.models_operations import operation_rows
+from benchmarks.models.models_operations import operation_head, operation_rows
 from benchmarks.page.figure_blocks import SHAPE_WORDS, figures, paragraphs, table
 from benchmarks.page.peers_figures import HEAD, server_row
 
@@ -80,7 +79,7 @@ def _table(found: Mapping[str, Any]) -> str:
 def _operations(found: Mapping[str, Any]) -> str:
     shape = SHAPE_WORDS.get(found["shape"], found["shape"])
     told = f"Networks of two hops, {shape}, one thread, the same samples: times of the network alone, in ms."
-    return paragraphs(told, table(OPERATIONS_HEAD, operation_rows(found)))
+    return paragraphs(told, table(operation_head(found), operation_rows(found)))
 
 
 def _accuracies(found: Any) -> str:

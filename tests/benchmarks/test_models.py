@@ -13,9 +13,10 @@ from benchmarks.models import models_files, models_neighbours
 from benchmarks.models.models import BENCHMARK
 from benchmarks.models.models_files import ModelFiles, described_server, probe_scores, program_server
 from benchmarks.models.models_neighbours import MODES, OTHERS, described_manifest, program_manifest
-from benchmarks.models.models_operations import HEAD, SEEDS, operation_rows
+from benchmarks.models.models_operations import SEEDS, operation_head, operation_rows
 from benchmarks.models.models_speed import MODULES, ratios_of
-from benchmarks.models.operation_costs import BenchedGraph, measure_operation
+from benchmarks.models.operation_costs import BenchedGraph, measure_operation, measure_rates
+from benchmarks.models.operation_rooflines import COUNTS, HopCounts, Rates, Sizes, Work, hops_of
 from benchmarks.peers.programs.modules import random_module
 from benchmarks.peers.ratios import MANY_CONNECTIONS, MANY_SEEDS, ONE_SEED, Figures
 from benchmarks.shapes import PROBES, Shape, ShapeFiles, power_law_graph
@@ -108,14 +109,17 @@ def test_neighbours_must_lose_no_request_and_little_time(
 
 
 def test_a_convolution_is_measured_beside_torch_geometric_over_the_same_samples(files: ShapeFiles) -> None:
-    found = {"operations": {"shape": "tiny", "kinds": {}}}
-    for kind in (Convolution.GATV2, Convolution.TAG):
-        found["operations"]["kinds"][kind] = measure_operation(kind, BenchedGraph.of(files), quick=True)
+    graph, kinds = BenchedGraph.of(files), {}
+    rates = measure_rates(graph, quick=True)
+    for kind in (Convolution.GRAPH_SAGE, Convolution.GATV2, Convolution.TAG):
+        kinds[kind.value] = measure_operation(kind, graph, rates, quick=True)
+    found = {"operations": {"shape": "tiny", "rates": {}, "kinds": kinds}}
     judged = BENCHMARK.judged(found)
     difference = judged["operations: largest difference of scores from torch_geometric's"]
     assert difference["passed"] and difference["measured"] > 0
-    (row, _) = operation_rows(found["operations"])
-    assert row[0] == "GATv2" and len(row) == len(HEAD)
+    rows = {row[0]: row for row in operation_rows(found["operations"])}
+    assert len(rows["GATv2"]) == len(operation_head(found["operations"]))
+    assert rows["GraphSAGE"][-1] == "1.00"
 
 
 @pytest.mark.parametrize("times", [0.5, 2.0])
@@ -123,3 +127,28 @@ def test_a_convolution_that_takes_longer_than_torch_geometric_misses(times: floa
     measured = {seeds: {"layers_ms": times, "torch_ms": 1.0} for seeds in SEEDS}
     judged = BENCHMARK.judged({"operations": {"shape": "tiny", "kinds": {"GCN": measured}}})
     assert {one["passed"] for name, one in judged.items() if name.startswith("operations")} == {times <= 1}
+
+
+@pytest.mark.parametrize("times", [1.4, 1.6])
+def test_a_convolution_that_is_further_from_its_roofline_than_the_first_misses(times: float) -> None:
+    beside = {"layers_ms": 0.5, "torch_ms": 1.0}
+    kinds = {
+        kind: {seeds: {**beside, "alone_ms": alone_ms, "roofline_ms": 2.0} for seeds in SEEDS}
+        for kind, alone_ms in (("GraphSAGE", 10.0), ("GATv2", 10.0 * times))
+    }
+    judged = BENCHMARK.judged({"operations": {"shape": "tiny", "rates": {}, "kinds": kinds}})
+    (of_rooflines,) = (one for name, one in judged.items() if "roofline" in name)
+    assert of_rooflines["passed"] == (times <= 1.5)
+    assert of_rooflines["measured"] == f"{times:.2f} (GATv2)"
+
+
+def test_counts_of_a_convolution_are_those_of_its_definition() -> None:
+    # Two seeds that read three edges and four of a hop further, of the rows of two and three more nodes.
+    (outer, inner) = hops_of(np.array([2, 2, 3]), np.array([0, 1, 1, 2, 2, 3, 3]), 2)
+    assert outer == HopCounts(targets=4, edges=7, rows=7)
+    assert inner == HopCounts(targets=2, edges=3, rows=4)
+    work = COUNTS[Convolution.GRAPH_SAGE]([outer], Sizes(8))
+    # Rows of neighbours, those of the targets and what is written; sums, and a product of means and own rows.
+    assert work == Work(4 * 8 * (7 + 4 + 4), 7 * 8 + 2 * 4 * 16 * 8)
+    assert Work(2e9, 3e9).least_ms(Rates(gb_per_s=1.0, gflop_per_s=3.0)) == 3000.0
+    assert COUNTS.keys() == {*Convolution}
