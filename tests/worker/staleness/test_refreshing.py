@@ -20,7 +20,7 @@ from tests.support.serving.serving import FakeWorker, running
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.limits import RefreshBudget
 from gnnserve_worker.following.routing import parse_routing
-from gnnserve_worker.inference.batch import Inference
+from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.staleness.loss import StaleRead
 from gnnserve_worker.staleness.movement import Moved
@@ -253,6 +253,35 @@ def test_a_request_that_tolerates_nothing_reads_no_stale_row_before_routing_know
             assert not scene.errors()[scene.nodes].any()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("objective", "is_bounded"), [({"latencyMs": 5000}, True), ({}, False)], ids=["deadline", "none"]
+)
+def test_a_batch_leaves_room_for_its_deadline(tmp_path: Path, objective: dict[str, int], *, is_bounded: bool) -> None:
+    scene, asked_us = Scene(tmp_path, ALL), list[float]()
+    infer_within = scene.served.compute.infer_within
+    assert infer_within is not None
+
+    def noted(most_permille: float, most_us: float = math.inf) -> Infer:
+        asked_us.append(most_us)
+        return infer_within(most_permille, most_us)
+
+    async def scenario() -> None:
+        async with running(FakeWorker(loaded=False)) as client:
+            revision = replace(scene.served, compute=replace(scene.served.compute, infer_within=noted))
+            client.switch(revision)
+            table = client.model.table
+            assert table is not None
+            client.model.switch(revision, msgspec.structs.replace(table, refresh=NEVER))
+            scene.change(4)
+            asked = next(iter(scene.plain.lists))
+            answer = await client.predict([asked], variant="stored2", objective=objective)
+            assert answer.json()["variant"] == "stored2"
+
+    asyncio.run(scenario())
+    assert len(asked_us) == is_bounded
+    assert all(0 < most_us < 5e6 for most_us in asked_us)
 
 
 def test_replays_mark_the_same(tmp_path: Path) -> None:

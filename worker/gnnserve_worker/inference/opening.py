@@ -87,8 +87,9 @@ def computing(
     """Members of `ServedCompute` by `infer` of a revision's networks, on whatever device."""
     refreshing = refreshed(infer, loaded, changes.living)
 
-    def within(most_permille: float) -> Infer:
-        return changes.log.guarded(with_cascades(refreshing(most_permille), manifest.cascades, task.decides))
+    def within(most_permille: float, most_us: float = math.inf) -> Infer:
+        infer = with_cascades(refreshing(most_permille, most_us), manifest.cascades, task.decides)
+        return changes.log.guarded(infer)
 
     return {"infer": within(math.inf), "infer_within": None if changes.living is None else within}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -17,8 +18,14 @@ from gnnserve_worker.sampling.neighbours import Scratch
 from gnnserve_worker.staleness.refreshing import TURN_US, StaleLayer
 from gnnserve_worker.tasks.served_labels import LiveLabels
 
-InferWithin = Callable[[float], Infer]
-"""What computes batches of whose answers so many, in permille, are expected to differ from those of exact rows."""
+
+class InferWithin(Protocol):
+    """Makes what computes batches."""
+
+    def __call__(self, most_permille: float, most_us: float = math.inf) -> Infer:
+        """`most_permille`: of the answers so many are expected to differ from those of exact rows. `most_us`: time for
+        making rows anew that this does not ask for, where the budget leaves more."""
+        ...  # pragma: no cover
 
 
 def refreshed(infer: Infer, loaded: LoadedRevision, living: LivingRevision | None) -> InferWithin:
@@ -26,11 +33,11 @@ def refreshed(infer: Infer, loaded: LoadedRevision, living: LivingRevision | Non
     leaves less. It is to be called while nothing else reads the revision or writes to it, by one thread at a time.
     `living`: as of `ServedChanges`."""
     if living is None:
-        return lambda _: infer
+        return lambda most_permille, most_us=math.inf: infer
     refreshing, scratch = living.refreshing, Scratch()
     variants = _reading_layers(loaded, living)
 
-    def within(most_permille: float) -> Infer:
+    def within(most_permille: float, most_us: float = math.inf) -> Infer:
         def infer_refreshed(
             variant: str,
             seeds: np.ndarray,
@@ -49,7 +56,9 @@ def refreshed(infer: Infer, loaded: LoadedRevision, living: LivingRevision | Non
             if found[1] is refreshing.first:
                 read = refreshing.make_read(sample.nodes, sample.neighbours, _corrected(view))
             else:
-                read = refreshing.refresh_read(found[1], sample.nodes, sample.neighbours, most_permille=most_permille)
+                read = refreshing.refresh_read(
+                    found[1], sample.nodes, sample.neighbours, most_permille=most_permille, most_us=most_us
+                )
             took = StageTimes((time.perf_counter() - began_s) * 1e3, 0.0, 0.0)
             inference = infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
             return msgspec.structs.replace(inference, times=inference.times + took, stale=read)

@@ -106,12 +106,14 @@ class ServedRevision:
         by_variant = {within.point.name: permille for permille, within in tiers.items()}
         object.__setattr__(self, "tier_permille", by_variant)
 
-    def infer_by(self, variant: str, pairs: SeedPairs | None, most_permille: float = math.inf) -> Infer:
+    def infer_by(
+        self, variant: str, pairs: SeedPairs | None, most_permille: float = math.inf, most_us: float = math.inf
+    ) -> Infer:
         """What computes a batch of a variant. `pairs`: which of its seeds are asked about together; None: it need not
-        know. `most_permille`: expected answers that stale rows may change."""
+        know. `most_permille`, `most_us`: as of `InferWithin`."""
         infer = self.compute.infer
-        if most_permille < math.inf and self.compute.infer_within is not None:
-            infer = self.compute.infer_within(most_permille)
+        if min(most_permille, most_us) < math.inf and self.compute.infer_within is not None:
+            infer = self.compute.infer_within(most_permille, most_us)
         if pairs is None:
             return infer
         return with_cascades(infer, (self.paired[variant],), self.task.decides, lambda _: pairs)

@@ -350,6 +350,9 @@ class BatchInputs(msgspec.Struct, frozen=True):
     """Which seeds are asked about together; None: the variant need not know."""
     most_stale_permille: float = math.inf
     """Expected answers that stale rows may change, by the tolerances of the batch's requests."""
+    refresh_ends_ms: float = math.inf
+    """When making stale rows anew that no tolerance asks for has to end, so that the batch is expected to be in time
+    for its first deadline."""
 
 
 class ComputedBatch(msgspec.Struct, frozen=True):
@@ -371,15 +374,17 @@ def fetch_inputs(accepted: AcceptedRequests, lane: Lane, batch: Batch, key: int)
         with_embeddings |= pending.needs.embeddings
         has_parts |= question.overlay is not None or question.wishes.seed is not None
     pairs = _pairs_of(accepted, lane, batch) if lane.revision.paired else None
-    most = math.inf
+    most = ends_ms = math.inf
     if batch.variant in lane.chooser.stale_permille:
         most = _most_stale_permille(accepted, lane, batch)
+        # What such batches take on average has rows in it that were made anew: this is rather too early.
+        ends_ms = min(piece.request.deadline_ms for piece in batch.pieces) - batch.predicted_ms
     if has_parts:
         seeds = np.concatenate(nodes, out=lane.seeds[: batch.seeds])  # a copy: the view changes it
         parts = [_part_of(accepted[p.request.key], p) for p in batch.pieces]
-        return BatchInputs(seeds, key, with_embeddings, parts, pairs, most)
+        return BatchInputs(seeds, key, with_embeddings, parts, pairs, most, ends_ms)
     seeds = nodes[0] if len(nodes) == 1 else np.concatenate(nodes, out=lane.seeds[: batch.seeds])
-    return BatchInputs(seeds, key, with_embeddings, None, pairs, most)
+    return BatchInputs(seeds, key, with_embeddings, None, pairs, most, ends_ms)
 
 
 def _most_stale_permille(accepted: AcceptedRequests, lane: Lane, batch: Batch) -> float:
@@ -419,7 +424,8 @@ def infer(
         started_ms = clock_ms()
         # Before the batch begins, so that no offset is told that it did not see.
         offset = lane.revision.changes.log.offset
-        run = lane.revision.infer_by(variant, inputs.pairs, inputs.most_stale_permille)
+        most_us = 1e3 * (inputs.refresh_ends_ms - started_ms)
+        run = lane.revision.infer_by(variant, inputs.pairs, inputs.most_stale_permille, most_us)
         if inputs.parts is None:
             inference = run(variant, inputs.seeds, inputs.key, with_embeddings=inputs.with_embeddings)
         else:

@@ -171,9 +171,12 @@ class Refreshing:
         assert self.first is not None  # noqa: S101
         self.first.rows.clear(nodes)
 
-    def refresh_read(self, layer: StaleLayer, *read: np.ndarray, most_permille: float = math.inf) -> StaleRead:
+    def refresh_read(
+        self, layer: StaleLayer, *read: np.ndarray, most_permille: float = math.inf, most_us: float = math.inf
+    ) -> StaleRead:
         """Refresh the rows that pay most of those that are read (nodes, int32 or int64, in any order). `most_permille`:
-        expected answers that may differ; where the budget leaves more, further rows are refreshed."""
+        expected answers that may differ; where the budget leaves more, further rows are refreshed. `most_us`: time that
+        a deadline leaves for the budget."""
         stale, budget = layer.rows.among(*read), self.budget
         if not len(stale):
             layer.reads.note(0.0, layer.mean_error)
@@ -182,9 +185,10 @@ class Refreshing:
             return StaleRead(self._refresh(layer, stale, None, RefreshedBy.REQUEST), 0.0)
         made, bearable = 0, most_permille / (1000 * layer.sensitivity.bound)
         if bearable > 0:
+            most_us = max(0.0, min(budget.microseconds, most_us))
             chosen = stale[choose(layer.rows.errors[stale], budget.rows)]
-            chosen = chosen[within(self._costs_us(layer, chosen), budget.microseconds)]
-            made = self._refresh(layer, chosen, budget.microseconds, RefreshedBy.REQUEST)
+            chosen = chosen[within(self._costs_us(layer, chosen), most_us)]
+            made = self._refresh(layer, chosen, most_us, RefreshedBy.REQUEST)
         error = layer.rows.mean_among(*read)
         if bearable > 0:
             # What routing expects of a batch is what the budget leaves.
