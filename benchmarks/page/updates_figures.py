@@ -49,7 +49,9 @@ def _kept(rate: Mapping[str, Any]) -> str:
 @figures("staleness")
 def staleness(found: Any) -> str:
     """Differing answers by rule, times of requests, a stream of answers with tolerances, changes per second."""
-    parts = [_differing(found), _times(found)]
+    parts = [_differing(found)]
+    parts += [_brought(found)] if found.get("overlays") else []
+    parts.append(_times(found))
     parts += [_tolerated(stream) for stream in found.get("streams", ())]
     parts += [render(found) for key, render in (("shapes", _applied), ("turns", _turns)) if key in found]
     return paragraphs(*parts)
@@ -105,6 +107,27 @@ def _differing(found: Mapping[str, Any]) -> str:
                 f"{one['rank_correlation']:.2f}",
             )
             for one in measured
+        ),
+    )  # fmt: skip
+
+
+def _brought(found: Mapping[str, Any]) -> str:
+    rules = [*dict.fromkeys(rule for one in found["overlays"] for rule in one["by_rule"])]
+    return table(
+        (
+            "new nodes of requests, three layers: differing answers, %", "nodes", "rows changed", "none made anew",
+            *(f"{rule}, 5 / 20 %" for rule in rules), "right answers, %: 0 / 5 / 20 / 100 % made anew",
+            "entries read for that",
+        ),
+        (
+            (
+                f"{one['graph']}, {one['aggregation']}", f"{one['asked']:,}", f"{one['rows']:.1f}",
+                f"{one['none']:.2f}",
+                *(f"{one['by_rule'][rule][0]:.2f} / {one['by_rule'][rule][1]:.2f}" for rule in rules),
+                " / ".join(f"{share:.1f}" for share in one["accuracy"]),
+                " / ".join(f"{count:,.0f}" for count in one["entries"]),
+            )
+            for one in found["overlays"]
         ),
     )  # fmt: skip
 

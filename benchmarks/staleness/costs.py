@@ -2,7 +2,7 @@
 
 A network of three layers, learnt from a graph without a fifth of its edges, is served from stored layers over all
 neighbours; then these edges come as changes. A request is given a budget of a share of the stale rows that it reads.
-What it has made anew is marked again before the next one, so that each finds as much to do.
+What it has made anew is stale again before the next one, so that each finds as much to do.
 """
 
 from __future__ import annotations
@@ -128,9 +128,11 @@ class Served:
         self.infer: Infer = served.compute.infer
         self.infer_within, self.comparison, self.manifest = within, comparison, served.manifest
         warm_up(self.loaded)
-        self.apply(came)
         (layer,) = self.living.refreshing.layers
-        self.rows = layer.rows
+        self.rows, table = layer.rows, self.loaded.variants[STORED].table
+        self._maker = next(one.makes for one in layer.makers if one.makes.table is table)
+        self._before = self._maker.make(np.arange(self.loaded.answered_nodes), None)
+        self.apply(came)
 
     def apply(self, came: np.ndarray) -> None:
         """`came`: as of `__init__`."""
@@ -146,7 +148,8 @@ class Served:
 
     def ask_within(self, share: float, seeds: np.ndarray, key: int) -> tuple[float, np.ndarray, int]:
         """Time and answers by stored layers, with a budget for that share of the stale rows that the request reads, and
-        the number of rows that it made. These rows are marked again."""
+        the number of rows that it made. These are as stale as before afterwards: else the answers of later requests
+        would differ less."""
         errors = self.rows.errors
         read = np.unique(np.concatenate((seeds, self.living.graph.lists.of(seeds))))
         stale = read[errors[read] > 0]
@@ -156,6 +159,7 @@ class Served:
         took_us, classes = self.ask(STORED, seeds, key)
         self.living.refreshing.budget = _NOTHING
         is_made = errors[stale] == 0
+        self._maker.put(self._before)
         self.rows.mark(stale[is_made], before[is_made])
         return took_us, classes, int(is_made.sum())
 

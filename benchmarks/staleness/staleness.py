@@ -33,6 +33,7 @@ from benchmarks.relations.relations_accuracy import SHARED, SOURCES
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.staleness.costs import STORED, WHOLE, Effort, measure_costs, publish_stored
 from benchmarks.staleness.networks import AGGREGATIONS, Edges, Subject, train
+from benchmarks.staleness.overlays import OverlayDifferences, overlay_differences
 from benchmarks.staleness.rules import (
     ESTIMATE,
     ORACLE,
@@ -54,6 +55,9 @@ from gnnserve_worker.staleness.loss import Sensitivity
 
 GRAPHS = ("amazon_photo", "amazon_computers", "coauthor_cs", "facebook_pages", "acm")
 DEPTHS = (2, 3)
+DEEPEST = DEPTHS[-1]
+BROUGHT, QUICK_BROUGHT = 100, 5
+"""New nodes that are asked about one by one."""
 EPOCHS, QUICK_EPOCHS, QUICK_DEPTHS = 40, 3, (3,)
 COSTS_OF, CHANGES_OF = "amazon_computers", "arxiv"
 FULL_STREAM, QUICK_STREAM = StreamEffort(420, 40, 40), StreamEffort(6, 40, 16)
@@ -80,6 +84,7 @@ def run_graph(name: str, run: Run) -> dict[str, Any] | None:
     subject, edges = Subject.of(data), Edges.of(data)
     every = [*scenes(edges, subject, data.splits.test)]
     trained_over, found = edges.where(common_edges(every)), list[Differences]()
+    brought, most = list[OverlayDifferences](), QUICK_BROUGHT if run.quick else BROUGHT
     for layers in QUICK_DEPTHS if run.quick else DEPTHS:
         for aggregation in AGGREGATIONS:
             began_s = time.monotonic()
@@ -87,9 +92,12 @@ def run_graph(name: str, run: Run) -> dict[str, Any] | None:
             trained_s = time.monotonic() - began_s
             after = states_over(network, subject, edges)
             found += [differences(name, aggregation, network, subject, data.schema, edges, one, after) for one in every]
+            if layers == DEEPEST:
+                one = overlay_differences(name, aggregation, network, subject, data.schema, edges, every[-1], most)
+                brought += [] if one is None else [one]
             took_s = time.monotonic() - began_s
             print(f"{name}, {layers} layers, {aggregation}: {took_s:.0f} s, {trained_s:.0f} of training", flush=True)
-    return {"differences": [asdict(one) for one in found]}
+    return {"differences": [asdict(one) for one in found], "overlays": [asdict(one) for one in brought]}
 
 
 def _source(name: str) -> GraphSource:
@@ -132,13 +140,17 @@ def run_turns(run: Run) -> dict[str, Any]:
 
 def verdicts(found: Mapping[str, Any]) -> Iterable[Verdict]:
     measured = _differences_of(found)
+    of_none, of_oracle = that(f"at most {WANTED_OF_NONE:g}"), that(f"at most {WANTED_OF_ORACLE:g}")
     for layers, scene in product(DEPTHS, dict.fromkeys(one.scene for one in measured)):
         chosen = [one for one in measured if (one.layers, one.scene) == (layers, scene)]
         if chosen:
             words = f"{layers} layers, {scene}: differing answers, 20 % of the changed rows made anew"
-            of_none, of_oracle = that(f"at most {WANTED_OF_NONE:g}"), that(f"at most {WANTED_OF_ORACLE:g}")
             yield Verdict(f"{words}, of those with none", of_none, partial(_beside_none, chosen), _SPREAD)
             yield Verdict(f"{words}, of those by the true error", of_oracle, partial(_beside_oracle, chosen))
+    if brought := msgspec.convert(found.get("overlays", []), list[OverlayDifferences], strict=False):
+        words = "new nodes of requests, 3 layers: differing answers, 20 % of the rows that overlays change made anew"
+        yield Verdict(f"{words}, of those with none", of_none, partial(_overlays_beside_none, brought))
+        yield Verdict(f"{words}, of those by the true error", of_oracle, partial(_overlays_beside_oracle, brought))
     correlations = [one.rank_correlation for one in measured]
     yield Verdict(
         "rank correlation of the estimate with the true error, median", at_least(WANTED_CORRELATION),
@@ -246,12 +258,27 @@ def _beside_none(chosen: Sequence[Differences], _: Any) -> Worded:
 
 
 def _beside_oracle(chosen: Sequence[Differences], _: Any) -> Worded:
-    estimate, oracle = _mean(chosen, ESTIMATE), _mean(chosen, ORACLE)
+    return _oracle_worded(_mean(chosen, ESTIMATE), _mean(chosen, ORACLE))
+
+
+def _oracle_worded(estimate: float, oracle: float) -> Worded:
     words = f"{estimate / oracle:.2f}" if oracle else f"{estimate:.2f} % and none"
     return Worded(estimate <= WANTED_OF_ORACLE * oracle, f"{words} ({estimate:.2f} % and {oracle:.2f} % on average)")
 
 
-def _mean(chosen: Sequence[Differences], rule: str) -> float:
+def _overlays_beside_none(brought: Sequence[OverlayDifferences], _: Any) -> Worded:
+    none, estimate = statistics.fmean(one.none for one in brought), _mean(brought, ESTIMATE)
+    accuracy = [statistics.fmean(one.accuracy[place] for one in brought) for place in (0, AT, -1)]
+    right = f"right {accuracy[0]:.1f}, {accuracy[1]:.1f} and with all rows {accuracy[2]:.1f} %"
+    ratio = estimate / none if none else 0.0
+    return Worded(ratio <= WANTED_OF_NONE, f"{ratio:.2f} ({none:.2f} % to {estimate:.2f} % on average; {right})")
+
+
+def _overlays_beside_oracle(brought: Sequence[OverlayDifferences], _: Any) -> Worded:
+    return _oracle_worded(_mean(brought, ESTIMATE), _mean(brought, ORACLE))
+
+
+def _mean(chosen: Sequence[Differences | OverlayDifferences], rule: str) -> float:
     return statistics.fmean(one.by_rule[rule][AT - 1] for one in chosen)
 
 
@@ -264,6 +291,26 @@ def show(found: Mapping[str, Any]) -> None:
         cells = (f"{shares[0]:.2f} / {shares[1]:.2f}" for shares in one.by_rule.values())
         table.add_row(one.graph, str(one.layers), one.aggregation, f"{one.scene}: {one.none:.2f}", *cells)
     Console(width=140).print(table)
+    if found.get("overlays"):
+        table = Table(title="new nodes of requests: answers that differ from exact, %")
+        for heading in (
+            "graph",
+            "",
+            "nodes",
+            "rows changed",
+            "none made anew",
+            "estimate, 5 / 20 %",
+            "true error",
+            "right",
+        ):
+            table.add_column(heading)
+        for one in msgspec.convert(found["overlays"], list[OverlayDifferences], strict=False):
+            cells = (f"{shares[0]:.2f} / {shares[1]:.2f}" for shares in one.by_rule.values())
+            right = " / ".join(f"{share:.1f}" for share in one.accuracy)
+            table.add_row(
+                one.graph, one.aggregation, str(one.asked), f"{one.rows:.1f}", f"{one.none:.2f}", *cells, right
+            )
+        Console(width=140).print(table)
     for costs in found.get("costs", ()):
         table = Table(title=f"{costs['graph']}, {costs['stale_rows']:,} stale rows")
         for heading in ("variant", "nodes", "share of stale rows made anew", "rows", "p50, µs", "differing, %"):

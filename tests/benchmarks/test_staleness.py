@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.staleness.networks import AGGREGATIONS, Edges, Network, Subject
+from benchmarks.staleness.overlays import OverlayDifferences, overlay_differences
 from benchmarks.staleness.rules import (
     ESTIMATE,
     NEW_NODES,
@@ -132,3 +133,35 @@ def test_changes_come_at_the_rate_that_is_said() -> None:
     assert [record.body for record in log.read(0, 1)] == [b"a"]
     log.come(0.0)
     assert (log.position().last, log.wait(3, 0.0)) == (3, False)
+
+
+@pytest.mark.parametrize("data", [random_graph(), several_types("types")], ids=["one type", "several types"])
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_new_nodes_of_requests_are_exact_once_all_rows_that_they_change_are_made_anew(
+    data: GraphData, aggregation: str
+) -> None:
+    torch.manual_seed(1)
+    subject, edges = Subject.of(data), Edges.of(data)
+    network = Network(subject, aggregation, 3)
+    test = np.arange(len(data.labels))[-2:] if len(data.labels) < NODES else data.splits.test
+    *_, new = scenes(edges, subject, test)
+    found = overlay_differences("a", aggregation, network, subject, data.schema, edges, new, 5)
+    if len(data.labels) < NODES:
+        assert found is None or found.asked <= 2
+        return
+    assert found is not None
+    assert (found.asked, found.rows > 0) == (5, True)
+    assert {shares[-1] for shares in found.by_rule.values()} == {0.0}
+
+
+def test_verdicts_about_new_nodes_of_requests_can_fail() -> None:
+    def judged(*estimate: float) -> list[bool]:
+        one = OverlayDifferences(
+            "a", 3, "mean", 100, 8.0, 4.0, {ESTIMATE: estimate, ORACLE: (2.0, 1.0, 0.0)}, (9.0,) * 4, (80.0,) * 4
+        )
+        found = {"overlays": [asdict(one)]}
+        return [one["passed"] for name, one in judge(verdicts(found), found).items() if "of requests" in name]
+
+    assert judged(3.0, 1.9, 0.0) == [True, True]
+    assert judged(3.0, 2.1, 0.0) == [False, False]
+    assert judged(3.0, 2.0, 0.0) == [True, True]
