@@ -24,7 +24,11 @@ from gnnserve_api.files.profile import (
     LinkScores,
     NewNodesLatency,
     Profile,
+    StaleChanges,
+    StaleLayerProfile,
+    StalePoint,
     VariantProfile,
+    WholeNeighbours,
 )
 from gnnserve_api.files.provenance import Provenance
 from gnnserve_api.http.changes import ChangeRecord, ChangesAnswer, ChangesPage, ChangesRequest
@@ -175,7 +179,14 @@ MESSAGES: Mapping[str, MessageTable] = {
             ),
             Part(NodeTypeAnswer, "types[]."),
             Part(RelationAnswer, "relations[].", without=frozenset({"edgeFeatures", "edgeTime"})),
-            Part(Profile, "profile.", links={"search": "variants.md#searching-for-variants"}),
+            Part(
+                Profile,
+                "profile.",
+                links={
+                    "search": "variants.md#searching-for-variants",
+                    "staleLayers": "variants.md#stored-layers-that-may-be-stale",
+                },
+            ),
             Part(AccuracyTier, "tiers[]."),
             Part(StaleLayerAnswer, "stale[]."),
             Part(Provenance, "provenance.", links={"assumptions": "models.md#what-a-file-cannot-tell"}),
@@ -187,6 +198,14 @@ MESSAGES: Mapping[str, MessageTable] = {
             Part(LatencyProfile, "latency[]."),
             Part(NewNodesLatency, "newNodes[]."),
             Part(CascadeProfile, "cascade."),
+        )
+    ),
+    "fields of a stale layer": MessageTable(
+        (
+            Part(StaleLayerProfile),
+            Part(WholeNeighbours, "whole."),
+            Part(StaleChanges, "changes[]."),
+            Part(StalePoint, "changes[].points[]."),
         )
     ),
     "fields of judged links": MessageTable((Part(LinkScores),)),

@@ -15,6 +15,7 @@ IMPORT, EXPECTED, CHECK = "import graph", "compare expected scores", "run the pr
 CHOOSE_FACTORS, WRITE, PUBLISH = "choose factors", "write tables", "publish"
 PROFILE = "profile"
 """The stage in which latencies are measured: where it was heard, the profile is new."""
+STALE = "measure stale rows"
 LINE_INTERVAL_S = 10.0
 """Seconds between two lines about one stage: a log needs a sign of life, not every step."""
 _LINE_SHARE = 0.1

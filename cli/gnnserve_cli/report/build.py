@@ -38,6 +38,7 @@ from gnnserve_cli.report.facts import learns_nothing
 from gnnserve_cli.report.latencies import answer_latencies
 from gnnserve_cli.report.performance import fit_models
 from gnnserve_cli.report.stability import compare_rankings
+from gnnserve_cli.report.stale import tell_stale_layers
 from gnnserve_cli.report.subject import ReportSubject, printable_subject
 from gnnserve_cli.report.tolerance import fastest_within
 from gnnserve_cli.report.words import NO_LOSS_POINTS, gets_right, ms, names, nodes, nodes_of, number, percent, points
@@ -99,6 +100,7 @@ def build_report(
         device=subject.device,
         written_by=written_by,
         search=() if profile.search is None else profile.search.lines(),
+        stale_layers=tell_stale_layers(profile),
     )
 
 

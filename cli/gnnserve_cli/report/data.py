@@ -11,7 +11,15 @@ from enum import StrEnum
 import msgspec
 
 from gnnserve_api.families import Family
-from gnnserve_api.files.profile import BY_LABELS, CascadeProfile, Compute, Metric, NodeScores, TaskFigures
+from gnnserve_api.files.profile import (
+    BY_LABELS,
+    CascadeProfile,
+    Compute,
+    Metric,
+    NodeScores,
+    StaleLayerProfile,
+    TaskFigures,
+)
 from gnnserve_api.files.provenance import Provenance
 from gnnserve_api.files.stability import RankStability
 from gnnserve_api.http.live_accuracy import ObservedShare
@@ -230,6 +238,15 @@ class LatencyAnswer(Struct, frozen=True):
     widths: tuple[WidthAnswer, ...]
 
 
+class StaleLayer(Struct, frozen=True):
+    """A stored layer whose rows may be stale."""
+
+    says: str
+    pays: bool
+    """Whether it is worth making a part of the stale rows anew before requests are answered."""
+    measured: StaleLayerProfile
+
+
 class Curve(Struct, frozen=True):
     """How near to linear latency is in columns, for one storage."""
 
@@ -294,6 +311,8 @@ class Report(Struct, frozen=True):
     search: tuple[str, ...] = ()
     """A line for each variant that a search looked at, kept (+) or not (-), and why; empty where the manifest lists the
     variants."""
+    stale_layers: tuple[StaleLayer, ...] = ()
+    """Empty: no stored layer may be stale, or an earlier gnnserve made the profile."""
 
     def variant(self, name: str) -> VariantRow:
         return next(row for row in self.variants if row.name == name)

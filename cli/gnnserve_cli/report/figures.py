@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from gnnserve_api.families import ColumnAxis, HopAxis, NetworkAxis, RowAxis, VariantPoint, point_of
+from gnnserve_api.files.profile import StaleLayerProfile
 from gnnserve_cli.render import format_bytes
 from gnnserve_cli.report.data import DriftVerdict, ModelFit, Report, SizeRow, VariantRow, at_size
 from gnnserve_cli.report.drawing import (
@@ -22,6 +23,7 @@ from gnnserve_cli.report.drawing import (
     tick,
     zero_scale,
 )
+from gnnserve_cli.report.stale import name_changes
 from gnnserve_cli.report.words import ms, nodes, percent, plain_ms, signed_points
 
 _OF_ROWS: Mapping[RowAxis, MarkShape] = {
@@ -273,4 +275,29 @@ def draw_widths(report: Report, width: float) -> Drawing | None:
             drawing.mark(row.columns, times[row.name], storage, told, radius=4.0)
     for row in rows:
         drawing.try_name(row.columns, times[row.name], row.name)
+    return drawing
+
+
+STALE_SIGNS = (("c1", "c1"), ("c2", "c2"), ("c3", "c3"), ("good", "predicted"))
+"""Colour of a line, and the class of its sign in the style, for each of the changes."""
+
+
+def draw_stale(measured: StaleLayerProfile, width: float) -> Drawing:
+    """Answers that differ against the share of stale rows that is made anew, a line for each of the changes."""
+    told = "; ".join(
+        f"{name_changes(changes)}: " + ", ".join(f"{percent(point.differing)}" for point in changes.points)
+        for changes in measured.changes
+    )
+    drawing = Drawing.of_size(
+        f"Differing answers against rows made anew: {told}.", width, min(300.0, 0.45 * width + 70)
+    )
+    drawing.scale_x(Scale(0.0, 104.0, int(width / 80)))
+    drawing.scale_y(zero_scale([100 * point.differing for changes in measured.changes for point in changes.points]))
+    drawing.below("stale rows made anew, %; answers that differ from exact ones, %")
+    for changes, (name, _) in zip(measured.changes, STALE_SIGNS, strict=False):
+        points = [(100 * point.recomputed, 100 * point.differing) for point in changes.points]
+        drawing.curve(points, name, width=2)
+        for (x, y), point in zip(points, changes.points, strict=True):
+            told = f"{name_changes(changes)}: {percent(point.differing)} in {ms(point.p50_ms)}"
+            drawing.mark(x, y, name, told, radius=4.0)
     return drawing

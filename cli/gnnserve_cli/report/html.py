@@ -10,10 +10,11 @@ from markupsafe import Markup
 from gnnserve_api.families import point_of
 from gnnserve_cli.render import metric_name
 from gnnserve_cli.report import figures, tables
-from gnnserve_cli.report.data import ModelFit, Report
+from gnnserve_cli.report.data import ModelFit, Report, StaleLayer
 from gnnserve_cli.report.drawing import MarkShape, show
 from gnnserve_cli.report.facts import made_facts, model_facts
 from gnnserve_cli.report.page import render_page
+from gnnserve_cli.report.stale import name_changes
 
 _HEADINGS = {
     "accuracy": "Accuracy against latency",
@@ -25,6 +26,7 @@ _HEADINGS = {
     "widths": "Which width meets a latency",
     "model": "Performance model",
     "drift": "Validation against test",
+    "stale": "Stored layers that may be stale",
     "ranking": "Stability of the ranking",
     "made": "How it was made",
 }
@@ -38,7 +40,7 @@ def build_page(report: Report) -> str:
         "report.html",
         title=f"{report.service}: accuracy against latency",
         under=f"Revision {report.revision}, published {report.provenance.created_at[:10]}",
-        headings=_HEADINGS,
+        headings={name: text for name, text in _HEADINGS.items() if name != "stale" or report.stale_layers},
         report=report,
         metric=metric_name(report.metric),
         cards=(
@@ -64,6 +66,7 @@ def build_page(report: Report) -> str:
         },
         width_notes=_width_notes(report),
         models=[_model(fit) for fit in report.models],
+        stale_layers=[_stale_layer(one) for one in report.stale_layers],
         verdicts=tables.VERDICTS,
         no_test_nodes=tables.NO_TEST_NODES,
         made=made_facts(report),
@@ -117,3 +120,19 @@ def _model(fit: ModelFit) -> _Model:
         keys.append(("predicted stroke", "predicted"))
     drawn = show(partial(figures.draw_model, fit))
     return _Model(fit, drawn, keys, tables.model_table(fit), model_facts(fit))
+
+
+@dataclass(frozen=True, slots=True)
+class _StaleLayer:
+    says: str
+    drawn: Markup
+    signs: Signs
+    table: tables.Cells
+
+
+def _stale_layer(one: StaleLayer) -> _StaleLayer:
+    signed = zip(one.measured.changes, figures.STALE_SIGNS, strict=False)
+    keys = [(sign, name_changes(changes)) for changes, (_, sign) in signed]
+    return _StaleLayer(
+        one.says, show(partial(figures.draw_stale, one.measured)), keys, tables.stale_table(one.measured)
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gnnserve_api.files.profile import StaleLayerProfile
 from gnnserve_cli.render import format_bytes
 from gnnserve_cli.report.data import DriftVerdict, LatencyAnswer, ModelFit, Report, VariantRow, at_size
+from gnnserve_cli.report.stale import name_changes
 from gnnserve_cli.report.words import nodes, number, percent, plain_ms, signed_points
 
 VERDICTS = {
@@ -205,6 +207,28 @@ def drift_table(report: Report) -> Cells | None:
         for row in drift.rows
     ]  # fmt: skip
     return _cells("Validation against test", headers, rows)
+
+
+def stale_table(measured: StaleLayerProfile) -> Cells:
+    rows = [
+        [name_changes(changes), percent(point.recomputed, 0), f"{point.rows:.1f}", plain_ms(point.p50_ms),
+         percent(point.differing), _NOTHING if point.accuracy is None else percent(point.accuracy)]
+        for changes in measured.changes
+        for point in changes.points
+    ]  # fmt: skip
+    rows.append(["no row is stale", _NOTHING, _NOTHING, plain_ms(measured.exact_p50_ms), percent(0), _NOTHING])
+    if measured.whole is not None:
+        whole = f"whole neighbourhoods, {measured.whole.variant}"
+        rows.append([whole, _NOTHING, _NOTHING, plain_ms(measured.whole.p50_ms), _NOTHING, _NOTHING])
+    headers = [
+        "What came",
+        "Stale rows made anew",
+        "Rows a request",
+        "Median, ms",
+        "Differing answers",
+        "Right answers",
+    ]
+    return _cells(f"Stale rows of layer {measured.layer}", headers, rows)
 
 
 def stability_table(report: Report) -> Cells | None:

@@ -48,6 +48,8 @@ def render_report(report: Report) -> list[RenderableType]:
         shown += _part("Validation against test", report.drift.says, tables.drift_table(report))
         verdict = report.drift.verdict
         shown.append(Text(f"Verdict: {tables.VERDICTS[verdict]}", style=f"bold {_STYLES[verdict]}"))
+    for layer in report.stale_layers:
+        shown += _part("Stored layers that may be stale", layer.says, tables.stale_table(layer.measured))
     shown += _part("Stability of the ranking", report.stability.says, tables.stability_table(report))
     shown += [*_part("How it was made", "", None), facts_table(made_facts(report))]
     return shown

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gnnserve_api.families import PROJECTED, PRUNED, Family
 from gnnserve_api.files.search import SearchRecord
@@ -169,6 +169,76 @@ TaskFigures: TypeAlias = LinkScores
 tag."""
 
 
+class StalePoint(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Requests for one item each, which make a share of the stale rows that they read anew before they answer."""
+
+    recomputed: Share
+    """Share of the stale rows that are read which is made anew, the largest estimated errors first."""
+    rows: Duration
+    """Rows that a request made, mean."""
+    p50_ms: PositiveDuration
+    """Median of a request, making rows included."""
+    differing: Share
+    """Share of the answers that are others than those of exact rows."""
+    accuracy: Share | None
+    """Share of right answers, as labels tell; None: pairs are scored."""
+
+
+StaleKind = Literal["edges", "newNodes"]
+"""Edges drawn at random come; or all edges of the nodes that are asked about, which had none before."""
+
+
+class StaleChanges(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Changes of the graph which leave rows stale, and what answers are then."""
+
+    kind: StaleKind
+    """What came: `edges` drawn at random, or with `newNodes` all edges of the nodes that are asked about."""
+    edges: Count
+    """Edges that came."""
+    share: Share
+    """Share of the graph's edges that they are: less than was wanted where the time for them was over."""
+    answers: Positive
+    """Answers that were compared."""
+    read_error: Share
+    """Mean estimated error of the rows that these read, with none made anew."""
+    exact_accuracy: Share | None
+    """Share of right answers of exact rows; None: pairs are scored."""
+    points: Annotated[tuple[StalePoint, ...], Meta(min_length=1)]
+    """By the share of stale rows that is made anew, ascending; the first makes none."""
+
+    @property
+    def differing(self) -> float:
+        """Share of the answers that differ where no row is made anew."""
+        return self.points[0].differing
+
+
+class WholeNeighbours(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Requests for one item each over all neighbours within the model's hops, which nothing is stored of."""
+
+    variant: str
+    """Variant that was asked, with all neighbours in place of those that it draws."""
+    p50_ms: PositiveDuration
+    """Median of a request."""
+
+
+class StaleLayerProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Stored layer whose rows may be stale (`spec.updates.refresh`): what reading them so costs, and what making them
+    anew. Changes were played on a copy of the revision, with edges of its own that had been taken out before."""
+
+    layer: Positive
+    """The first layer is 1; it is never stale."""
+    variant: str
+    """Variant that was asked: the first that reads the layer."""
+    variants: tuple[str, ...]
+    """All variants that read it, by way of a cascade too."""
+    exact_p50_ms: PositiveDuration
+    """Median of a request where no row is stale."""
+    whole: WholeNeighbours | None
+    """The same over whole neighbourhoods; None: no variant computes all layers of the model."""
+    changes: Annotated[tuple[StaleChanges, ...], Meta(min_length=1)]
+    """Changes that were played, one after the other, each on rows that were right before."""
+
+
 class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """One variant. Accuracies are fractions of 1 under `Profile.metric`."""
 
@@ -263,6 +333,9 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     """The variants, by ascending factor."""
     search: SearchRecord | None = None
     """Why these variants are kept, and others are not; None: the manifest lists the variants."""
+    stale: tuple[StaleLayerProfile, ...] | UnsetType = msgspec.field(default=UNSET, name="staleLayers")
+    """Stored layers behind the first that follow changes, and so may be stale; absent: there are none, or an earlier
+    gnnserve wrote the profile."""
 
     @property
     def judged(self) -> TaskFigures | NodeScores:

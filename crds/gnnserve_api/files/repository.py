@@ -61,7 +61,9 @@ COLUMNS_SCHEMA_VERSION = 10
 PRODUCTS_SCHEMA_VERSION = 11
 """Schema version of revisions with listed layers over rows of nodes alone, or over fewer columns of features, and with
 stored ones whose rows are made anew where requests reach."""
-LATEST_SCHEMA_VERSION = PRODUCTS_SCHEMA_VERSION
+STALE_SCHEMA_VERSION = 12
+"""Schema version of revisions whose profile says what stale rows of stored layers cost."""
+LATEST_SCHEMA_VERSION = STALE_SCHEMA_VERSION
 """The latest of all."""
 
 PROGRAM = "Program"

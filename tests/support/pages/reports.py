@@ -8,7 +8,14 @@ from dataclasses import replace
 import msgspec
 from tests.support.profiles import latency, revision_manifest, variant
 
-from gnnserve_api.files.profile import VariantProfile
+from gnnserve_api.files.profile import (
+    StaleChanges,
+    StaleKind,
+    StaleLayerProfile,
+    StalePoint,
+    VariantProfile,
+    WholeNeighbours,
+)
 from gnnserve_api.files.provenance import provenance_of
 from gnnserve_api.files.repository import RankingRun, RevisionManifest
 from gnnserve_api.variants import Storage
@@ -96,6 +103,23 @@ def drifting() -> ReportSubject:
     return subject_of(*made, validation_nodes=40_000, test_nodes=50_000)
 
 
+def stale_changes(kind: StaleKind, share: float, *differing: float, part_ms: float = 0.1) -> StaleChanges:
+    """`differing`: with 0, 5, 20 and 100 % of the stale rows made anew."""
+    measured = zip((0.0, 0.05, 0.2, 1.0), (0.0, 1.0, 3.0, 12.0), (0.02, 0.06, part_ms, 0.3), differing, strict=True)
+    points = tuple(StalePoint(made, rows, p50_ms, found, 0.9 - found / 2) for made, rows, p50_ms, found in measured)
+    return StaleChanges(kind, round(12_340 * share), share, 256, share / 2, 0.9, points)
+
+
+def stale_layers(*changes: StaleChanges, accuracy: float = 0.98, nodes: int = 360) -> ReportSubject:
+    """The second layer of three is stored, and may be stale; x1 takes 0.21 ms for a node, projected 0.25 ms."""
+    stored = msgspec.structs.replace(
+        variant(1, 128, accuracy, 0.02), name="stored2", table="stored2-float32", family="stored-deeper-following"
+    )
+    layer = StaleLayerProfile(2, "stored2", ("stored2",), 0.018, WholeNeighbours("x1", 5.9), changes)
+    made = variant(1), stored, variant(1, 128, p50_ms=0.25, projected=True)
+    return subject_of(*made, stale=(layer,), validation_nodes=nodes)
+
+
 CASES = {
     "five widths": lambda: subject_of(*five_widths(), others=2),
     "seventeen variants": every_storage,
@@ -107,6 +131,12 @@ CASES = {
     "GIN of one layer": lambda: _with_network(subject_of(), architecture="GIN", fanouts=(10,)),
     "stages of nothing": lambda: subject_of(*(without_stages(variant(k)) for k in (1, 2, 4))),
     "two equal variants": lambda: subject_of(variant(1), variant(2, validation=0.9889)),
+    "stale layers": lambda: stale_layers(
+        stale_changes("edges", 0.01, 0.002, 0.002, 0.0, 0.0),
+        stale_changes("edges", 0.05, 0.02, 0.01, 0.004, 0.0),
+        stale_changes("edges", 0.2, 0.05, 0.04, 0.03, 0.0),
+        stale_changes("newNodes", 0.003, 0.3, 0.2, 0.05, 0.0),
+    ),
 }
 
 

@@ -169,15 +169,33 @@ def test_comparing_answers_bounds_what_errors_do_to_them(tmp_path: Path) -> None
     comparison = scene.served.changes.comparison
     assert comparison is not None
     (layer,) = scene.living.refreshing.layers
+    before = layer.sensitivity.errors  # what generation measured
     comparison.compare_some()  # nothing is stale
-    assert layer.sensitivity.errors == 0
+    assert layer.sensitivity.errors == before
     for _ in range(10):
         scene.change(2)
         comparison.compare_some()
-    assert layer.sensitivity.errors > 0
+    assert layer.sensitivity.errors > before
     assert scene.living.refreshing.counts[RefreshedBy.BACKGROUND].rows > 0
     within(scene, 0.0)
     scene.assert_exact()
+
+
+def test_a_deadline_leaves_less_to_the_budget_and_nothing_to_the_tolerance(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ALL)
+    scene.change(4)
+    infer_within = scene.served.compute.infer_within
+    assert infer_within is not None
+    late = infer_within(math.inf, -5.0)("stored2", scene.nodes, 0).stale
+    assert late is not None
+    assert (late.made, late.error > 0) == (0, True)
+    strict = infer_within(0.0, -5.0)("stored2", scene.nodes, 0).stale
+    assert strict is not None
+    assert (strict.made > 0, strict.error) == (True, 0.0)
+    scene.change(2)
+    early = infer_within(math.inf, 1e9)("stored2", scene.nodes, 0).stale
+    assert early is not None
+    assert (early.made > 0, early.error) == (True, 0.0)
 
 
 def accurate_if_fresh(scene: Scene) -> ServedRevision:

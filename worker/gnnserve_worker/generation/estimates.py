@@ -28,6 +28,8 @@ _PASSES = 3
 """Passes that a training step is counted as: one forward, and two for gradients and update."""
 _SIZES = len(BATCH_SEEDS) + 1.6
 """Batch sizes that a profile measures: those of stored nodes, a test size, and new nodes with a part of the time."""
+_STALE_SIZES = 5
+"""Times of a batch size in which stored layers that may be stale are measured (`stale_layers.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,11 @@ def tables_s(nodes: int, columns: int, storages: int) -> float:
 def profile_s(budget_s: float) -> float:
     """Seconds to measure variants. `budget_s`: for each batch size."""
     return 1.0 + _SIZES * budget_s
+
+
+def stale_s(budget_s: float) -> float:
+    """Seconds to measure stored layers that may be stale. `budget_s`: as of `profile_s`."""
+    return 1.0 + _STALE_SIZES * budget_s
 
 
 def network_s(model: Model, sizes: GraphSizes, factor: int = 1) -> float:

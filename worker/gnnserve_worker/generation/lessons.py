@@ -31,13 +31,14 @@ from gnnserve_worker.generation.estimates import (
     network_over_relations_s,
     network_s,
     profile_s,
+    stale_s,
     tables_s,
 )
 from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.families.registry import needs_master, with_factors
 from gnnserve_worker.generation.ranking import Ranking, reads_master
 from gnnserve_worker.models.registry import Tensors, without_decoder
-from gnnserve_worker.progress import CHECK, CHOOSE_FACTORS, EXPECTED, IMPORT, PROFILE, PUBLISH, WRITE, Step
+from gnnserve_worker.progress import CHECK, CHOOSE_FACTORS, EXPECTED, IMPORT, PROFILE, PUBLISH, STALE, WRITE, Step
 from gnnserve_worker.tasks.generation import task_of
 
 TensorsAndRuns = tuple[Tensors, Sequence[TrainingRun]]
@@ -540,6 +541,8 @@ def _ending(spec: GNNServiceSpec, sizes: GraphSizes, budget_s: float) -> Iterato
         promising_s = sum(step.seconds for step in _learning(searched_of(spec), sizes)) / 2
         again_s = sum(step.seconds for step in measured)
         yield Step("search", "search", min(promising_s, float(variants.budget.seconds)) + again_s)
+    if variants.stored_follow_changes and any(number > 1 for number in variants.stored):
+        yield Step(STALE, "profile", stale_s(budget_s))
     yield Step(PUBLISH, "publish", _PUBLISH_S)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -25,7 +26,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.files.cascades import CascadeManifest
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.files.given_weights import ComparedScores, says_assumed
-from gnnserve_api.files.profile import Profile, VariantProfile
+from gnnserve_api.files.profile import Profile, StaleLayerProfile, VariantProfile
 from gnnserve_api.files.repository import RankingManifest, RevisionManifest, RowSource, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.cascades import check_stages, fit_cascades
@@ -36,17 +37,18 @@ from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.learning import LearningContext, begin_learning, generator_of
 from gnnserve_worker.generation.lessons import Lesson, WeightSources, is_learnt, lessons_of, steps_of
 from gnnserve_worker.generation.profile import GeneratedVariant, calibrated, measure_profile
+from gnnserve_worker.generation.stale_layers import measure_stale_layers
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Finding, Graph, GraphData
 from gnnserve_worker.models.architecture import ArchitectureSpec
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.programs.failure import ProgramFailedError
-from gnnserve_worker.progress import IMPORT, PROFILE, Progress, ProgressListener
+from gnnserve_worker.progress import IMPORT, PROFILE, STALE, Progress, ProgressListener
 from gnnserve_worker.repository.graph_files import rules_beside
 from gnnserve_worker.repository.paths import RevisionIdentity
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.repository.revision_files import RowRecipe, StagedRevision
+from gnnserve_worker.repository.revision_files import RevisionFiles, RowRecipe, StagedRevision
 from gnnserve_worker.tasks.generated import GenerationTask, ImportedGraph, Judge, LearningProblem, SplitJudgements
 
 # --- what steps hand on
@@ -265,7 +267,15 @@ def publish_networks(
             sections=judge.sections(decoder),
             compared=compared,
             label_misfits=misfits,
+            measure_stale=partial(_measure_stale, wanted),
         )
+
+
+def _measure_stale(wanted: RequestedRevision, files: RevisionFiles) -> tuple[StaleLayerProfile, ...]:
+    def report(done: int, total: int) -> None:
+        wanted.progress(Progress(STALE, done, total))
+
+    return measure_stale_layers(files, report, wanted.profile_budget_s)
 
 
 def _make_listed(

@@ -18,6 +18,7 @@ from functools import partial
 from weakref import WeakSet
 
 import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.limits import RefreshBudget
 from gnnserve_worker.graph.change_batch import (
@@ -131,6 +132,9 @@ class LivingRevision:
         )
         """Stored layers whose rows may be stale."""
         self.refreshing.budget = refresh
+        profile = None if loaded.manifest is None else loaded.manifest.profile
+        if profile is not None and profile.stale is not UNSET:
+            self.refreshing.learn(profile.stale)
         self.touched = TouchedSince()
         """What changes touch, noted from the first one on for one that takes it."""
         self._is_broken = False

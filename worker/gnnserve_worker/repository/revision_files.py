@@ -9,7 +9,7 @@ it is written. `repository.py` decides which process may write, and removes unfi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -25,7 +25,7 @@ from gnnserve_api.files.cascades import CascadeManifest
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.files.given_weights import ComparedScores, LabelMisfit
 from gnnserve_api.files.graph_schema import GraphSchema, RelationRowPlaces
-from gnnserve_api.files.profile import Profile
+from gnnserve_api.files.profile import Profile, StaleLayerProfile
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import (
     COLUMNS_SCHEMA_VERSION,
@@ -34,6 +34,7 @@ from gnnserve_api.files.repository import (
     PRODUCTS_SCHEMA_VERSION,
     PROGRAM_SCHEMA_VERSION,
     SCHEMA_VERSION,
+    STALE_SCHEMA_VERSION,
     TYPED_SCHEMA_VERSION,
     FileEntry,
     GraphManifest,
@@ -204,6 +205,10 @@ def read_tensors(revision: RevisionFiles, path: Path) -> dict[str, np.ndarray]:
 
 
 # --- of a revision that is being written
+
+
+MeasureStale = Callable[[RevisionFiles], tuple[StaleLayerProfile, ...]]
+"""Function that measures what stale rows of stored layers cost; empty: none may be stale."""
 
 
 class StagedRevision:
@@ -421,6 +426,12 @@ class StagedRevision:
             staged_rules=edge_rules,
         )
 
+    def _as_served(self, manifest: RevisionManifest) -> RevisionFiles:
+        """Files of the revision, with the manifest that it will have."""
+        return RevisionFiles(
+            self._graph_folder, self._graph, self._folder, dict(self._tables), manifest.variants, manifest
+        )
+
     def _schema_version(self, variants: Sequence[VariantManifest], *, decides_by_pairs: bool) -> int:
         if any(table.has_columns_of_types for table in self._tables.values()):
             return COLUMNS_SCHEMA_VERSION
@@ -462,10 +473,12 @@ class StagedRevision:
         assumptions: Mapping[str, str] | UnsetType = UNSET,
         compared: Sequence[ComparedScores] = (),
         label_misfits: Sequence[LabelMisfit] = (),
+        measure_stale: MeasureStale = lambda _: (),
     ) -> RevisionManifest:
         """Publish. `variants` in the order of the profile, `cascades` behind them. `created_at` is UTC in
         RFC 3339; revisions are ordered by it. `training`: None for given weights. `sections`: what the task
-        has in the manifest, by its fields."""
+        has in the manifest, by its fields. `measure_stale`: measures stored layers that may be stale, on the revision
+        as it will be served; its profile says so already where there are none."""
         manifest = RevisionManifest(
             schema_version=self._schema_version(variants, decides_by_pairs=bool(cascades and sections)),
             revision=self.revision,
@@ -491,6 +504,10 @@ class StagedRevision:
             label_misfits=tuple(label_misfits) or UNSET,
         )
         manifest = msgspec.structs.replace(manifest, **sections)
+        stale = measure_stale(self._as_served(manifest)) or profile.stale
+        if stale is not UNSET:
+            profile = msgspec.structs.replace(profile, stale=stale)
+            manifest = msgspec.structs.replace(manifest, schema_version=STALE_SCHEMA_VERSION, profile=profile)
         expected = set(checks.files_beside_tables(manifest))
         for table in {table for variant in variants for table in variant.tables}:
             expected.update(checks.files_of(self._tables[table]))

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 
+from gnnserve_api.files.profile import StaleLayerProfile
 from gnnserve_api.limits import RefreshBudget
 from gnnserve_worker.graph.found_nodes import distinct
 from gnnserve_worker.graph.living_graph import LivingGraph
@@ -152,6 +153,14 @@ class Refreshing:
             yield
         if self.is_any_stale:
             self.on_marked()
+
+    def learn(self, measured: Iterable[StaleLayerProfile]) -> None:
+        """Begin sensitivities with what generation measured."""
+        by_number = {layer.number: layer for layer in self.layers}
+        for one in measured:
+            if (layer := by_number.get(one.layer)) is not None:
+                for found in one.changes:
+                    layer.sensitivity.note(found.read_error, found.answers, found.differing * found.answers)
 
     def expected_loss_permille(self, layer: StaleLayer) -> float:
         """Expected answers in permille that differ from those of exact rows, of who reads the layer; above 0 where any
