@@ -53,14 +53,11 @@ LABEL org.opencontainers.image.title="gnnserve worker, thin" \
 COPY crds/gnnserve_api /app/gnnserve_api
 COPY worker/gnnserve_worker /app/gnnserve_worker
 ENV PYTHONPATH=/app:/packages PYTHONDONTWRITEBYTECODE=1
-# What is mounted at /packages while this is built: other versions compile again. Nothing mounted: pods compile. Kernels
-# that are mounted at /kernels are not compiled again. It runs on the machine that builds it, and on no other kind.
+# What is mounted at /packages while this is built: other versions compile again. Nothing mounted: pods compile. It runs on
+# the machine that builds it, and on no other kind.
 ARG PACKAGES=none
 RUN python -m compileall -q /app \
- && if [ -d /kernels ]; then \
-      mkdir /app/gnnserve_worker/__pycache__/kernels && cp -r /kernels/. /app/gnnserve_worker/__pycache__/kernels; \
-    fi \
- && if [ "$PACKAGES" != none ]; then python -m gnnserve_worker.compile_kernels --ship --own-level; fi
+ && if [ "$PACKAGES" != none ]; then python -m gnnserve_worker.compile_kernels --ship --own-level --known /kernels; fi
 USER 65532:65532
 EXPOSE 8080
 CMD ["python", "-m", "gnnserve_worker.pods.serve"]
@@ -78,9 +75,10 @@ LABEL org.opencontainers.image.title="gnnserve worker" \
       org.opencontainers.image.description="Serves the variants of a graph neural network on the CPU"
 COPY crds/gnnserve_api /app/gnnserve_api
 COPY worker/gnnserve_worker /app/gnnserve_worker
-# Kernels too, for every level of processors that the image may meet: pods can keep nothing, and need not compile.
+# Kernels too, for every level of processors that the image may meet: pods can keep nothing, and need not compile. Who
+# compiled them before may mount their folder at /kernels (`python -m tools.kernels --every-level`).
 RUN python -m compileall -q /app \
- && python -m gnnserve_worker.compile_kernels --ship
+ && python -m gnnserve_worker.compile_kernels --ship --known /kernels
 USER 65532:65532
 EXPOSE 8080
 CMD ["python", "-m", "gnnserve_worker.pods.serve"]

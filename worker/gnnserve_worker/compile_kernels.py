@@ -4,8 +4,9 @@ It runs when an image is built and writes beside the sources (`--ship`), so that
 types are not listed anywhere: the serving path itself runs over tiny revisions of every kind
 (`inference/rehearsal.py`), and what that compiles is compiled at the same time for the levels of processors that this
 machine may lack, without running it (`--own-level` leaves them out, for tests and images that stay on this machine).
-What is there already is not compiled again. With `--changes` it is what a server without an image starts beside itself,
-for its first change.
+What is there already is not compiled again, and `--known` brings what was compiled elsewhere: folders of kernels are
+named by digests of all that kernels are made of, so that an image gets the same. With `--changes` it is what a server
+without an image starts beside itself, for its first change.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -47,6 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--own-level", action="store_true", help="for the best level of this processor alone")
     parser.add_argument("--ship", action="store_true", help="beside the sources, as an image has them")
     parser.add_argument(
+        "--known",
+        metavar="FOLDER",
+        type=Path,
+        help="with --ship: where kernels of these sources may lie compiled; it need not exist",
+    )
+    parser.add_argument(
         "--changes",
         metavar=("ARCHITECTURE", "TABLE"),
         nargs="+",
@@ -63,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own, others = _in_a_fresh_process(_levels)
     if options.own_level:
         others = []
+    if options.ship and options.known is not None:
+        for level in _in_a_fresh_process(_copy_known, options.known, own, others):
+            print(f"copied kernels for {level} from {options.known}", flush=True)
     counts = _compile_all(own, others)
     if forgotten := _in_a_fresh_process(_compiled_again, own):
         print("error: compiled, but not found again:", *forgotten, sep="\n  ", file=sys.stderr)
@@ -97,10 +110,7 @@ def _compile_all(own: str | None, others: Sequence[str]) -> list[Counts]:
     context = multiprocessing.get_context("spawn")
     queues: list[CompiledQueue] = [context.SimpleQueue() for _ in others]
     with ExitStack() as pools:
-        waiting = [
-            pools.enter_context(ProcessPoolExecutor(1, context, _take, (queue,))).submit(_compile, level)
-            for level, queue in zip(others, queues, strict=True)
-        ]
+        waiting = [begin(pools, queue, level) for level, queue in zip(others, queues, strict=True)]
         try:
             rehearsing = pools.enter_context(ProcessPoolExecutor(len(_HALVES), context, _take, (*queues,)))
             begun = [rehearsing.submit(_rehearse, own, half) for half in _HALVES]
@@ -109,6 +119,14 @@ def _compile_all(own: str | None, others: Sequence[str]) -> list[Counts]:
             for queue in queues:
                 queue.put(None)
         return [*rehearsed, *(each.result() for each in waiting)]
+
+
+def begin(pools: ExitStack, queue: CompiledQueue, level: str) -> Future[Counts]:
+    """Begin to compile for a level what the queue tells, in a process that ends with `pools`."""
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _take, (queue,))
+    compiling = pools.enter_context(pool).submit(_compile, level)
+    compiling.add_done_callback(partial(_drain, queue))
+    return compiling
 
 
 def _in_a_fresh_process(work: Callable[..., T], *arguments: object) -> T:
@@ -132,6 +150,13 @@ def _levels() -> tuple[str | None, list[str]]:
 
     own = level()
     return own, [name for name in levels() if name != own]
+
+
+def _copy_known(known: Path, own: str | None, others: Sequence[str]) -> list[str]:
+    """Levels whose kernels were there."""
+    from gnnserve_worker.kernel_cache import copy_compiled  # noqa: PLC0415
+
+    return [level for level in (own, *others) if level is not None and copy_compiled(known, level)]
 
 
 _queues: list[CompiledQueue] = []
@@ -169,15 +194,25 @@ def _rehearse(level: str | None, half: str) -> Counts:
 def _compile(level: str) -> Counts:
     """Compile what is told until None is; what is there already is only loaded."""
     _prepare(level)
-    from gnnserve_worker.inference import rehearsal  # noqa: F401, PLC0415 - brings every kernel
     from gnnserve_worker.kernel_cache import KERNELS  # noqa: PLC0415
 
     compiled = _follow_compiling(lambda _: None)
     (queue,) = _queues
     while (told := queue.get()) is not None:
         name, signature = told
+        if name not in KERNELS:
+            # Modules that serving imports late are told of by their kernels.
+            import_module(name.rpartition(".")[0])
         KERNELS[name].compile(signature)
     return Counts(len(compiled), sum(len(kernel.signatures) for kernel in KERNELS.values()) - len(compiled))
+
+
+def _drain(queue: CompiledQueue, compiling: Future[Counts]) -> None:
+    """Where a level's process has failed, take what is told to it until None is: who tells would wait for ever once the
+    queue is full, and so the image's build."""
+    if compiling.exception() is not None:
+        while queue.get() is not None:
+            pass
 
 
 def _follow_compiling(tell: Callable[[Compiled], None]) -> list[Compiled]:

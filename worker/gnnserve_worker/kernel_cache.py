@@ -17,6 +17,7 @@ import fcntl
 import logging
 import os
 import platform
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,7 +31,7 @@ from numba.core import event as events
 from numba.core.caching import InTreeCacheLocator
 from numba.core.errors import NumbaError
 
-from gnnserve_worker.kernel_folder import can_be_written, folder_for, function_stamp, make
+from gnnserve_worker.kernel_folder import can_be_written, folder_for, folder_name, function_stamp, make
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +110,8 @@ def _name_of(function: Any) -> str:
 
 EVERYTHING = "everything"
 """All kernels that serving needs."""
+_INDEX, _CODE = ".nbi", ".nbc"
+"""Suffixes of numba's files of a kernel: which types it was compiled for, and the code for one of them."""
 
 
 def note_compiled(what: str, target: str | None = None) -> None:
@@ -120,10 +123,28 @@ def note_compiled(what: str, target: str | None = None) -> None:
             _note_of(what, folder).touch(mode=0o644)
 
 
-def is_compiled(what: str) -> bool:
-    """Whether compiling `what` of these sources, for this process, has come to its end."""
-    folder = folder_of(None)
+def is_compiled(what: str, target: str | None = None) -> bool:
+    """Whether compiling `what` of these sources for that level has come to its end. `target` None: for this process."""
+    folder = folder_of(target)
     return folder is not None and _note_of(what, folder).exists()
+
+
+def copy_compiled(root: Path, target: str) -> bool:
+    """Copy the kernels for that level that were compiled from the same sources by the same compiler below another root,
+    where compiling EVERYTHING has come to its end. Code that was added later, for types that only tests have, is left
+    out. Returns whether there were any. Raises OSError where they cannot be written."""
+    known, folder = root / folder_name(target), folder_of(target)
+    ended = _note_of(EVERYTHING, known)
+    if folder is None or not ended.exists():
+        return False
+    make(folder)
+    ended_ns = ended.stat().st_mtime_ns
+    for path in known.iterdir():
+        # An index may name code that is not there: it is compiled.
+        if path.suffix == _INDEX or (path.suffix == _CODE and path.stat().st_mtime_ns <= ended_ns):
+            shutil.copyfile(path, folder / path.name)
+            (folder / path.name).chmod(0o644)
+    return True
 
 
 def can_be_kept() -> bool:

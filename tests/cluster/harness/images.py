@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import tarfile
 import time
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,18 @@ TAGS = {"operator": OPERATOR_IMAGE, THIN: WORKER_IMAGE}
 PACKAGES_PATH = "/packages"
 """The folder in which the thin image finds its packages, while it is built as in pods."""
 KERNELS_PATH = "/kernels"
-"""The folder in which the image's build finds kernels that were compiled already, in a folder of the version's name."""
+"""The folder in which an image's build finds kernels that were compiled already, one for each version of them."""
 DEBIAN_PACKAGES = ("python3", "python3-pip", "python3-venv", "ca-certificates")
 _UNITS = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+KERNELS = Path.home() / ".cache" / "gnnserve" / "kernels"
+"""Folder in which `make kernels` keeps what it compiled; the harness runs without gnnserve's packages too."""
 
 
-def build_base(layout: Layout) -> None:
-    """What `FROM python:3.11-slim-bookworm` resolves to: Debian's own Python, with the official image's habits."""
+def build_base(layout: Layout, architecture: str | None = None) -> None:
+    """What `FROM python:3.11-slim-bookworm` resolves to: Debian's own Python, with the official image's habits.
+    `architecture`: as Debian calls it; None: this machine's."""
+    of_another = () if architecture is None else ("--arch", architecture)
     packages.install(layout, packages.IMAGE_PACKAGES)
     with only_one(layout.root / "images.lock", "make images"):
         if _image_id(layout, BASE_IMAGE):
@@ -52,7 +57,7 @@ def build_base(layout: Layout) -> None:
         run_logged(
             "debootstrap",
             layout.logs / "debootstrap.log",
-            *("debootstrap", "--variant=minbase", f"--include={','.join(DEBIAN_PACKAGES)}"),
+            *("debootstrap", *of_another, "--variant=minbase", f"--include={','.join(DEBIAN_PACKAGES)}"),
             *("bookworm", str(root)),
             env={"PATH": packages.SEARCH_PATH},
         )
@@ -62,7 +67,7 @@ def build_base(layout: Layout) -> None:
         _buildah(
             layout,
             *("config", "--env", "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"),
-            *("--env", "LANG=C.UTF-8", "--cmd", "python3", container),
+            *("--env", "LANG=C.UTF-8", "--cmd", "python3", *of_another, container),
         )
         _buildah(layout, "commit", "--quiet", "--rm", container, BASE_IMAGE)
         shutil.rmtree(root)
@@ -74,15 +79,16 @@ def build_all(layout: Layout) -> None:
         build(layout, tag, target)
 
 
-def build(layout: Layout, tag: str, target: str) -> str:
+def build(layout: Layout, tag: str, target: str, architecture: str | None = None) -> str:
     """Build one target of the repository's Dockerfile; unchanged steps come from the store, and the image itself if
-    nothing has changed that it is made of. Returns the image's id."""
-    options = _packages_of_this_environment() if target == THIN else ()
-    wanted = _digest_of_inputs(target, options)
+    nothing has changed that it is made of. Returns the image's id. `architecture`: another than this machine's, whose
+    programs run here by now (`emulation.py`); such images have a layout of their own, since all bases have one name."""
+    arguments, volumes = _packages_of_this_environment() if target == THIN else ((), ())
+    wanted = _digest_of_inputs(target, arguments)
     built = layout.images / f"{hashlib.sha256(tag.encode()).hexdigest()[:16]}.built"
     if built.exists() and (image_id := _image_id(layout, tag)) and built.read_text() == f"{wanted} {image_id}":
         return image_id
-    build_base(layout)
+    build_base(layout, architecture)
     began = time.monotonic()
     with only_one(layout.root / "images.lock", "make images"):
         settings = layout.images / "pip.conf"
@@ -93,7 +99,8 @@ def build(layout: Layout, tag: str, target: str) -> str:
             *(*_store(layout), "build", "--layers", "--isolation", "chroot", "--network", "host"),
             *("--pull-never", "--volume", f"{settings}:/etc/pip.conf:ro"),
             *("--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"),
-            *(*options, "--target", target, "--tag", tag, str(REPOSITORY)),
+            *(() if architecture is None else ("--arch", architecture)),
+            *(*_kernels(target), *volumes, *arguments, "--target", target, "--tag", tag, str(REPOSITORY)),
         )
         image_id = _image_id(layout, tag)
         built.write_text(f"{wanted} {image_id}")
@@ -101,15 +108,15 @@ def build(layout: Layout, tag: str, target: str) -> str:
     return image_id
 
 
-def _digest_of_inputs(target: str, options: tuple[str, ...]) -> str:
-    """Digest of all that an image is made of: target, options, Dockerfile, and the files that .dockerignore lets
+def _digest_of_inputs(target: str, arguments: Sequence[str]) -> str:
+    """Digest of all that an image is made of: target, arguments, Dockerfile, and the files that .dockerignore lets
     through."""
     ignore = (REPOSITORY / ".dockerignore").read_text().splitlines()
     paths = [REPOSITORY / name for name in ("Dockerfile", ".dockerignore")]
     for name in (line[1:] for line in ignore if line.startswith("!")):
         found = REPOSITORY / name
         paths += sorted(path for path in found.rglob("*") if path.is_file()) if found.is_dir() else [found]
-    digest = hashlib.sha256(json.dumps([target, options[-1:]]).encode())
+    digest = hashlib.sha256(json.dumps([target, *arguments]).encode())
     for path in paths:
         if "__pycache__" not in path.parts:
             digest.update(f"{path.relative_to(REPOSITORY)}\0".encode())
@@ -117,19 +124,22 @@ def _digest_of_inputs(target: str, options: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-def _packages_of_this_environment() -> tuple[str, ...]:
-    """Packages for compiling kernels ahead. Empty where they are not installed yet: pods then compile."""
+def _packages_of_this_environment() -> tuple[Sequence[str], Sequence[str]]:
+    """Arguments and volumes by which kernels are compiled ahead with these packages. Empty where they are not installed
+    yet: pods then compile."""
     try:
         versions = [f"{name}-{importlib.metadata.version(name)}" for name in ("gnnserve", "numba", "llvmlite")]
     except importlib.metadata.PackageNotFoundError:
-        return ()
-    from gnnserve_worker.kernel_cache import EVERYTHING, folder_of, is_compiled
+        return (), ()
+    packages = ("--volume", f"{sysconfig.get_path('purelib')}:{PACKAGES_PATH}:ro")
+    return ("--build-arg", f"PACKAGES={','.join(versions)}"), packages
 
-    folder = sysconfig.get_path("purelib")
-    kept = folder_of(None) if is_compiled(EVERYTHING) else None
-    kernels = ("--volume", f"{kept}:{KERNELS_PATH}/{kept.name}:ro") if kept is not None else ()
-    packages = ("--volume", f"{folder}:{PACKAGES_PATH}:ro")
-    return (*kernels, *packages, "--build-arg", f"PACKAGES={','.join(versions)}")
+
+def _kernels(target: str) -> tuple[str, ...]:
+    """A volume of the kernels that this user has compiled, of any version: a build takes those that are its own."""
+    if target == "operator" or not KERNELS.is_dir():
+        return ()
+    return ("--volume", f"{KERNELS}:{KERNELS_PATH}:ro")
 
 
 def load(layout: Layout, tag: str) -> None:
@@ -166,6 +176,11 @@ def _import(layout: Layout, tag: str) -> str:
     return f"{imported.stderr}{imported.stdout}" or "nothing was said" if failed else ""
 
 
+def push(layout: Layout, tag: str, name: str) -> None:
+    """Push an image to a registry of this machine, under that name."""
+    _buildah(layout, "push", "--quiet", "--tls-verify=false", tag, f"docker://{name}")
+
+
 def size(layout: Layout, tag: str) -> str:
     """Unpacked, as the store counts it: `151 MB`."""
     return str(json.loads(_buildah(layout, "images", "--json", tag))[0]["size"])
@@ -178,15 +193,22 @@ def size_bytes(layout: Layout, tag: str) -> float:
 
 def sbom(layout: Layout, tag: str) -> dict[str, Any]:
     """The image's bill of materials, as `make sboms` asks for it."""
+    told = run(layout, tag, "python", "-", tag, stdin=(REPOSITORY / "tools" / "sbom.py").read_text())
+    return dict(json.loads(told))
+
+
+def run(layout: Layout, tag: str, *words: str, stdin: str | None = None) -> str:
+    """Output of a program in a container of the image."""
     container = _buildah(layout, "from", "--pull-never", tag).strip()
     try:
-        told = subprocess.run(
-            [*_store(layout), "run", "--isolation", "chroot", container, "--", "python", "-", tag],
-            stdin=(REPOSITORY / "tools" / "sbom.py").open(), capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        return output_of(*_store(layout), "run", "--isolation", "chroot", container, "--", *words, stdin=stdin)
     finally:
         _buildah(layout, "rm", container)
-    return dict(json.loads(told.stdout))
+
+
+def architecture_of(layout: Layout, tag: str) -> str:
+    """The kind of processor that the image says it is for."""
+    return str(json.loads(_buildah(layout, "inspect", "--type", "image", tag))["OCIv1"]["architecture"])
 
 
 def import_pause(layout: Layout) -> None:

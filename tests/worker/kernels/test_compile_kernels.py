@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.formats import FORMATS
 
 FACTORS = (1, 4, 16)
+OTHER_LEVELS = [name for name in levels() if name != level()] or levels()
+"""Levels that this processor is not of; where its kind of machine has one level alone, that one."""
 
 
 @pytest.fixture(scope="module")
@@ -139,23 +141,43 @@ def test_training_with_kernels_compiled_ahead_compiles_nothing(architecture: str
 def test_sums_of_rows_compile_for_other_levels_of_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only kernels with vectors are compiled here: LLVM has to express those in what the level has. `make test`
     compiles all kernels for one level."""
-    # A kind of machine may have one level alone.
-    others = [name for name in levels() if name != level()] or levels()
-    assert others
     storages = campaigns.share([*Storage])
     told = [("gnnserve_worker.tables.table._gather", _gather_types(storage)) for storage in storages]
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    for name in others:
-        context = multiprocessing.get_context("spawn")
-        queue: compile_kernels.CompiledQueue = context.SimpleQueue()
-        for each in (*told, None):
-            queue.put(each)
-        with ProcessPoolExecutor(1, context, compile_kernels._take, (queue,)) as pool:
-            assert pool.submit(compile_kernels._compile, name).result().compiled >= len(told)
+    for name in OTHER_LEVELS:
+        assert _compiled_for(name, told).compiled >= len(told)
+
+
+def test_a_level_compiles_kernels_of_modules_that_serving_imports_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    wide, narrow = np.zeros(1, np.int64), np.zeros(1, np.int32)
+    arguments = (wide, wide, wide, wide, narrow, narrow, 1, 1, wide, wide)
+    told = ("gnnserve_worker.models.relation_rows._name_rows", tuple(map(typeof, arguments)))
+
+    assert _compiled_for(OTHER_LEVELS[0], [told]).compiled >= 1
+
+
+def test_a_level_that_fails_keeps_no_rehearsal_waiting() -> None:
+    """More is told than a queue holds: 64 KiB."""
+    told = [("gnnserve_worker.tables.table.none_of_this_name", tuple(map(typeof, [1] * 200)))] * 200
+    with pytest.raises(KeyError):
+        _compiled_for(OTHER_LEVELS[0], told)
 
 
 def test_each_half_of_the_rehearsal_has_a_process() -> None:
     assert tuple(Half) == compile_kernels._HALVES
+
+
+def _compiled_for(name: str, told: Sequence[compile_kernels.Compiled]) -> compile_kernels.Counts:
+    """What the process of a level does that is told these kernels, as by the rehearsals of an image's build."""
+    queue: compile_kernels.CompiledQueue = multiprocessing.get_context("spawn").SimpleQueue()
+    with ExitStack() as pools:
+        compiling = compile_kernels.begin(pools, queue, name)
+        for each in (*told, None):
+            queue.put(each)
+        return compiling.result()
 
 
 def _gather_types(storage: Storage) -> tuple[Any, ...]:

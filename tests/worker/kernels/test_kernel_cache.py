@@ -11,12 +11,30 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.gpu.kernel_source import ONES, OTHERS, SOURCE, Source, kernel_root, source
+from tests.support.gpu.kernel_source import (
+    ONES,
+    OTHERS,
+    SOURCE,
+    Source,
+    forget_folders,
+    kernel_root,
+    see_other_sources,
+    source,
+)
 from tests.support.machine.read_only import read_only
 from tests.support.machine.small_disk import small_disk
 
 from gnnserve_worker import kernel_cache, kernel_folder
-from gnnserve_worker.kernel_cache import KERNELS, can_be_kept, folder_of, level, levels
+from gnnserve_worker.kernel_cache import (
+    EVERYTHING,
+    KERNELS,
+    can_be_kept,
+    copy_compiled,
+    folder_of,
+    level,
+    levels,
+    note_compiled,
+)
 
 __all__ = ["kernel_root", "source"]
 
@@ -197,6 +215,39 @@ def test_folders_of_old_sources_are_forgotten(source: Source, tmp_path: Path, mo
         os.utime(folder, (number, number))
     assert len(list((tmp_path / "kernels").iterdir())) == 3
     assert not source.compiles(ONES)
+
+
+def test_kernels_compiled_elsewhere_are_copied_where_everything_was_compiled(
+    source: Source, kernel_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (name := level()) is not None
+    source.compiles(ONES)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "image"))
+    forget_folders()
+    assert not copy_compiled(kernel_root, name)
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(kernel_root))
+    forget_folders()
+    note_compiled(EVERYTHING)
+    source.compiles(OTHERS)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "image"))
+    forget_folders()
+
+    assert copy_compiled(kernel_root, name)
+    assert not source.compiles(ONES)
+    assert source.compiles(OTHERS), "compiled after everything was, for a test perhaps"
+
+
+def test_kernels_of_other_sources_are_not_copied(
+    source: Source, kernel_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (name := level()) is not None
+    source.compiles(ONES)
+    note_compiled(EVERYTHING)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "image"))
+    see_other_sources(monkeypatch)
+
+    assert not copy_compiled(kernel_root, name)
 
 
 def test_compiling_is_said_once_with_the_reason(source: Source, caplog: pytest.LogCaptureFixture) -> None:
