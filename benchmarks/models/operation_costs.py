@@ -72,6 +72,7 @@ _OPTIONS: Mapping[Convolution, Mapping[str, Any]] = {
     Convolution.AGNN: {},
     Convolution.GEN: {"mlp": True, "edge_columns": _EDGE_COLUMNS},
     Convolution.FILM: {"negative_slope": 0.0},
+    Convolution.RGAT: {"heads": 4},
 }
 _QUICK = (Convolution.GRAPH_SAGE, Convolution.GATV2, Convolution.GINE, Convolution.TAG)
 

@@ -104,6 +104,13 @@ def _gat(hops: Sequence[HopCounts], of: Sizes) -> Work:
     return made + scores + gathered(hop, of.width, 2, of.heads * (_EXPONENTIAL + 4))
 
 
+def _rgat(hops: Sequence[HopCounts], of: Sizes) -> Work:
+    (hop,) = hops
+    made = product(hop.rows, of.width, of.width) + _written(hop.rows, of.width)
+    scores = product(hop.rows + hop.targets, of.width, of.heads)
+    return made + scores + gathered(hop, of.width, 2, of.heads * (_EXPONENTIAL + 4))
+
+
 def _gatv2(hops: Sequence[HopCounts], of: Sizes) -> Work:
     (hop,) = map(_with_itself, hops)
     made = product(hop.rows + hop.targets, of.width, of.width) + _written(hop.rows, of.width)
@@ -186,6 +193,7 @@ COUNTS: Mapping[Convolution, Callable[[Sequence[HopCounts], Sizes], Work]] = {
     Convolution.AGNN: _agnn,
     Convolution.GEN: _gen,
     Convolution.FILM: _film,
+    Convolution.RGAT: _rgat,
 }
 """Work of one layer, over its hops, the outermost first."""
 

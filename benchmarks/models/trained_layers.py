@@ -27,7 +27,7 @@ from benchmarks.models.module_training import (
     train_module,
 )
 from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.generation.layer_modules import pyg
+from gnnserve_worker.generation.layer_convolutions import pyg
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.repository.repository import Repository
 

@@ -13,6 +13,7 @@ from gnnserve_api.files.layer_fields import layer_fields
 from gnnserve_api.files.layers import (
     Activation,
     Aggregation,
+    Combination,
     Convolution,
     ConvolutionManifest,
     DenseManifest,
@@ -77,6 +78,16 @@ def test_kinds_of_edges_have_convolutions_of_their_own_over_the_only_relation() 
             "equals": 2.0}, "aggregations": ["Mean"]}  # fmt: skip
 
 
+def test_attention_over_all_relations_is_kept_with_its_product_and_its_gate() -> None:
+    hgt = {
+        "conv": "Transformer", "width": 8, "heads": 2, "root": False, "combine": "Attention", "activation": "Gelu",
+        "residual": "Gated", "outputProduct": True,
+    }  # fmt: skip
+    (layer,) = manifest_of(model_with(hgt, head=[{}])).layers
+    assert (layer.combination, layer.residual, layer.output_product) == (Combination.ATTENTION, Residual.GATED, True)
+    assert layer_fields(LayersManifest((layer,)), [""], [RelationKey()])["layers"] == [hgt]
+
+
 def test_a_perceptron_has_no_layer() -> None:
     assert manifest_of(model_with(head=[{"width": 4, "activation": "Relu"}, {}])).hops == 0
 
@@ -104,7 +115,7 @@ def test_convolutions_that_keep_their_width_need_none() -> None:
         ),
         ([], {}, "layers must not be empty without a head"),
         ([{"conv": "GraphSAGE"}, SAGE], {}, "width must be given for each of layers"),
-        ([{**SAGE, "heads": 2}], {}, "heads may be given with conv GAT, GATv2 and Transformer only"),
+        ([{**SAGE, "heads": 2}], {}, "heads may be given with conv GAT, GATv2, Transformer and RGAT only"),
         ([{"conv": "GAT", "width": 9, "heads": 2}], {}, r"width 9 must be a multiple of heads 2.*use width 10"),
         ([{"conv": "GIN"}], {}, "mlp must be given with conv GIN, GINE and GEN"),
         ([{"conv": "PNA", "width": 4}], {}, "aggregations must be given with conv PNA"),

@@ -389,6 +389,44 @@ def test_relations_are_combined_as_in_the_module(aggr: str) -> None:
     assert len(layers.before) == len(TYPED_GRAPH.node_types)
 
 
+def test_attention_over_all_relations_that_reach_a_type_is_one_softmax() -> None:
+    """HGT, whose first layer reads rows of other widths in the second network: only some types have a gate there."""
+    torch.manual_seed(2)
+    metadata, wide = TYPED_GRAPH.metadata(), {kind: TYPED_GRAPH[kind].num_features for kind in TYPED_GRAPH.node_types}
+    convs = [pyg.HGTConv(WIDTH, WIDTH, metadata, 2) for _ in range(2)]
+    first, second = read(OverTypes(_drawn(convs), norm=False), TYPED_GRAPH).layers
+    assert {conv.conv for conv in (*first.convs, *second.convs)} == {Convolution.TRANSFORMER}
+    assert (first.combination, first.activation) == (Combination.ATTENTION, Activation.GELU)
+    assert (first.residual, first.output_product) == (Residual.GATED, True)
+
+    class OfFeatures(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.convs = nn.ModuleList(_drawn([pyg.HGTConv(wide, width, metadata, 1)]))
+            self.lin = nn.Linear(width, CLASSES)
+
+        def forward(self, x_dict: dict[str, Tensor], edge_index_dict: dict[Any, Tensor]) -> Tensor:
+            found: Tensor = self.lin(self.convs[0](x_dict, edge_index_dict)["paper"].relu())
+            return found
+
+    layers = [read(OfFeatures(width), TYPED_GRAPH).layers[0] for width in (wide["paper"], 3)]
+    assert [each.residual for each in layers] == [Residual.GATED, Residual.NONE]
+
+
+def _drawn(convs: list[Any]) -> list[Any]:
+    """Gates and shares of relations that are not what they are initialised as."""
+    with torch.no_grad():
+        for each in (one for conv in convs for one in (*conv.skip.values(), *conv.p_rel.values())):
+            each.normal_()
+    return convs
+
+
+def test_an_activation_between_layers_of_hgt_is_told() -> None:
+    convs = [pyg.HGTConv(WIDTH, WIDTH, TYPED_GRAPH.metadata(), 2) for _ in range(2)]
+    with pytest.raises(NotLayersError, match="stands behind HGTConv, which has its own"):
+        Read(OverTypes(convs, norm=True), TYPED_GRAPH)
+
+
 def test_relations_have_convolutions_of_their_own() -> None:
     layers = read(TypedNet(), TYPED_GRAPH)
     assert {each.conv for each in layers.layers[0].convs} == {Convolution.GATV2, Convolution.GRAPH_SAGE}

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from tests.support.programs.described import CLASSES, COLUMNS, GRAPH
+from tests.support.programs.described import CLASSES, COLUMNS, EDGE_COLUMNS, GRAPH
 from tests.support.programs.read_layers import Read
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import Data
 from torch_geometric.utils import scatter
 
-from gnnserve_api.files.layers import Aggregation, Convolution, EdgeFilter
+from gnnserve_api.files.layers import Aggregation, Combination, Convolution, EdgeFilter
+from gnnserve_describe.layers.values import NotLayersError
 
 KINDS, WIDTH = 5, 8
 
@@ -85,6 +86,17 @@ MODULES: Mapping[str, tuple[Callable[[int, int], nn.Module], Convolution]] = {
     "GAT of each kind": (
         lambda i, o: Masked(lambda: pyg.GATConv(i, o // 2, 2, add_self_loops=False), nn.Linear(i, o)), Convolution.GAT
     ),
+    "RGAT": (lambda i, o: pyg.RGATConv(i, o, KINDS), Convolution.RGAT),
+    "RGAT, of bases, several heads": (
+        lambda i, o: pyg.RGATConv(i, o // 2, KINDS, num_bases=2, heads=2), Convolution.RGAT
+    ),
+    "RGAT, of blocks, averaged, without a bias": (
+        lambda i, o: pyg.RGATConv(i, o, KINDS, num_blocks=2, heads=2, concat=False, bias=False), Convolution.RGAT
+    ),
+    "RGAT, of each kind apart": (
+        lambda i, o: pyg.RGATConv(i, o, KINDS, attention_mechanism="within-relation", heads=2, concat=False),
+        Convolution.RGAT,
+    ),
     "means by hand": (lambda i, o: ByHand(i, o, is_chosen=False), Convolution.GRAPH_CONV),
     "rows chosen by hand": (lambda i, o: ByHand(i, o, is_chosen=True), Convolution.GRAPH_CONV),
 }  # fmt: skip
@@ -97,6 +109,37 @@ def test_each_kind_has_a_convolution(name: str) -> None:
     first, second = Read(OverKinds(make), graph).check().layers
     assert {each.conv for each in (*first.convs, *second.convs)} == {conv}
     assert [each.where for each in first.convs] == [EdgeFilter("0", float(kind)) for kind in range(KINDS)]
+
+
+@pytest.mark.parametrize(("mechanism", "combination"), [
+    ("across-relation", Combination.ATTENTION), ("within-relation", Combination.SUM),
+])  # fmt: skip
+def test_attention_over_kinds_reads_columns_of_edges(mechanism: str, combination: Combination) -> None:
+    class WithColumns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = pyg.RGATConv(COLUMNS, 4, KINDS, attention_mechanism=mechanism, heads=2, edge_dim=EDGE_COLUMNS)
+            self.lin, self.skip = nn.Linear(WIDTH, CLASSES), nn.Linear(COLUMNS, WIDTH)
+
+        def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor, edge_attr: Tensor) -> Tensor:
+            found: Tensor = self.lin((self.conv(x, edge_index, edge_type, edge_attr) + self.skip(x)).relu())
+            return found
+
+    graph = Data(
+        x=GRAPH.x, edge_index=GRAPH.edge_index, edge_type=GRAPH.edge_type, edge_attr=GRAPH.edge_attr, y=GRAPH.y
+    )
+    (layer,) = Read(WithColumns(), graph).check().layers
+    assert (layer.combination, layer.own) == (combination, True)
+    assert {len(each.edge_columns) for each in layer.convs} == {EDGE_COLUMNS}
+
+
+@pytest.mark.parametrize("options", [{"mod": "additive"}, {"attention_mode": "multiplicative-self-attention"}])
+def test_attention_over_kinds_that_no_layer_has_is_told(options: dict[str, str]) -> None:
+    module = OverKinds(lambda i, o: pyg.RGATConv(i, o, KINDS, **options))
+    graph = Data(x=GRAPH.x, edge_index=GRAPH.edge_index, edge_type=GRAPH.edge_type, y=GRAPH.y)
+    ((name, value),) = options.items()
+    with pytest.raises(NotLayersError, match=f"RGATConv has {name}={value!r}, which no layer has"):
+        Read(module, graph)
 
 
 def test_weights_with_a_row_for_each_node_are_features_of_a_network_over_kinds() -> None:

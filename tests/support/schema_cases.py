@@ -44,15 +44,18 @@ def _of_layers(*layers: dict[str, Any], **parts: Any) -> dict[str, Any]:
 _OPTIONS = {
     "aggregations may be given with conv GraphSAGE, GraphConv and PNA only": {"conv": "GCN", "aggregations": ["Max"]},
     "alpha may be given with conv APPNP and GCNII only": {"alpha": 0.1},
-    "averageHeads may be given with conv GAT, GATv2 and Transformer only": {"averageHeads": True},
+    "averageHeads may be given with conv GAT, GATv2, Transformer and RGAT only": {"averageHeads": True},
     "beta may be given with conv Transformer only": {"beta": True},
-    "bias may be given with conv GraphSAGE, GCN, GraphConv, GAT, GATv2, Transformer, TAG, Chebyshev and SGC only": {
+    "bias may be given with conv GraphSAGE, GCN, GraphConv, GAT, GATv2, Transformer, TAG, Chebyshev, SGC and RGAT "
+    "only": {
         "conv": "APPNP", "bias": False,
     },
     "divideInput may be given with conv PNA only": {"divideInput": True},
-    "edgeColumns may be given with conv GAT, GATv2, Transformer, GINE, PNA and GEN only": {"edgeColumns": ["amount"]},
+    "edgeColumns may be given with conv GAT, GATv2, Transformer, RGAT, GINE, PNA and GEN only": {
+        "edgeColumns": ["amount"],
+    },
     "edgeWeight may be given with conv GraphConv, GCN, TAG, SGC, APPNP, GCNII and Chebyshev only": {"edgeWeight": "w"},
-    "heads may be given with conv GAT, GATv2 and Transformer only": {"heads": 2},
+    "heads may be given with conv GAT, GATv2, Transformer and RGAT only": {"heads": 2},
     "hops may be given with conv TAG, Chebyshev, SGC and APPNP only": {"hops": 2},
     "improved may be given with conv GCN only": {"improved": True},
     "mlp may be given with conv GIN, GINE and GEN only": {"mlp": [{"width": 4}]},
@@ -60,7 +63,7 @@ _OPTIONS = {
         "conv": "GIN",
     },
     "aggregations must be given with conv PNA, as in [Mean, Min, Max, Std]": {"conv": "PNA"},
-    "negativeSlope may be given with conv GAT, GATv2 and FiLM only": {"negativeSlope": 0.1},
+    "negativeSlope may be given with conv GAT, GATv2, FiLM and RGAT only": {"negativeSlope": 0.1},
     "normalize may be given with conv GCN, TAG, APPNP and GCNII only": {"normalize": False},
     "postLayers may be given with conv PNA only": {"postLayers": 2},
     "preLayers may be given with conv PNA only": {"preLayers": 2},

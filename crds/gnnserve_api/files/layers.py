@@ -10,7 +10,8 @@ layer has a convolution for each relation that it reads. `spec/layers.py` is wha
     layers.<number>.own.<type>.<tensor>         weight, bias: of the node's own row, beside the convolutions
     layers.<number>.norms.<type>.<tensor>       weight, bias, running_mean, running_var, mean_scale
     layers.<number>.activations.<type>.weight   of PReLU
-    layers.<number>.residuals.<type>.<tensor>   weight, bias
+    layers.<number>.residuals.<type>.<tensor>   weight, bias; of a gated one gate
+    layers.<number>.outputs.<type>.<tensor>     weight, bias: of the product behind norm and activation
     jumping.<tensor>                            lstm.…, att.…: torch_geometric's names
     head.<number>.<tensor>                      of a head for each type `heads.<type>.<number>.<tensor>`
 
@@ -64,6 +65,8 @@ class Convolution(StrEnum):
     """Softmax of ReLU(neighbour + columns of the edge), and products over its sum with the node itself (GENConv)."""
     FILM = "FiLM"
     """Mean of neighbours, each scaled and shifted by what the node makes of itself, beside its own row (FiLMConv)."""
+    RGAT = "RGAT"
+    """Attention by the sum of a score of each end, which is of the products of all heads (RGATConv)."""
 
 
 class Aggregation(StrEnum):
@@ -127,6 +130,9 @@ class Residual(StrEnum):
     """Half of the sum of both."""
     PROJECTED = "Projected"
     """The input times a matrix, `residuals.<type>.weight`."""
+    GATED = "Gated"
+    """A learned share of the output, the sigmoid of `residuals.<type>.gate`, and of the input the rest: of types whose
+    output is as wide as their input. Others add nothing (HGTConv)."""
 
 
 class ResidualPlace(StrEnum):
@@ -145,6 +151,8 @@ class Combination(StrEnum):
     MIN = "Min"
     CAT = "Cat"
     """Beside each other, in the order of the convolutions."""
+    ATTENTION = "Attention"
+    """Their sum, whose shares are of one softmax over the neighbours of all relations together (HGTConv, RGATConv)."""
 
 
 class JumpingKnowledge(StrEnum):
@@ -193,7 +201,7 @@ class ConvolutionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_un
     averages_heads: bool = False
     """Whether heads are averaged, in place of standing beside each other (`concat=False`)."""
     negative_slope: float = 0.2
-    """Slope of the leaky ReLU over scores of GAT and GATv2, and over rows of FiLM: 0 is ReLU, 1 none."""
+    """Slope of the leaky ReLU over scores of GAT, GATv2 and RGAT, and over rows of FiLM: 0 is ReLU, 1 none."""
     shares_weights: bool = False
     """GATv2's share_weights."""
     self_loops: bool = True
@@ -261,6 +269,8 @@ class LayerManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """Whether the rows that it reads are its own products beside each other, which the last products before the layers
     give: for each convolution that of a neighbour and that of the node itself, then that of its type, and that of a
     projected residual. Of the first layer alone, where a pass over the network made it so."""
+    output_product: bool = False
+    """Whether rows are multiplied by a square matrix of their type behind norm and activation (HGTConv)."""
 
     @property
     def hops(self) -> int:
@@ -357,12 +367,12 @@ NAMES: Mapping[str, str] = {
     "is_norm_behind": "norm_behind",
 }
 """Names in `spec.model.layers` of fields that a revision calls otherwise."""
-_ATTENTION = (Convolution.GAT, Convolution.GATV2, Convolution.TRANSFORMER)
+_ATTENTION = (Convolution.GAT, Convolution.GATV2, Convolution.TRANSFORMER, Convolution.RGAT)
 _PNA = (Convolution.PNA,)
 READ_BY: Mapping[str, Sequence[Convolution]] = {
     "heads": _ATTENTION,
     "averages_heads": _ATTENTION,
-    "negative_slope": (Convolution.GAT, Convolution.GATV2, Convolution.FILM),
+    "negative_slope": (Convolution.GAT, Convolution.GATV2, Convolution.FILM, Convolution.RGAT),
     "shares_weights": (Convolution.GATV2, Convolution.GCNII),
     "self_loops": (
         Convolution.GCN, Convolution.TAG, Convolution.SGC, Convolution.APPNP, Convolution.GCNII, Convolution.GAT,
@@ -372,7 +382,7 @@ READ_BY: Mapping[str, Sequence[Convolution]] = {
     "is_normalised": (Convolution.GCN, Convolution.TAG, Convolution.APPNP, Convolution.GCNII),
     "bias": (
         Convolution.GRAPH_SAGE, Convolution.GCN, Convolution.GRAPH_CONV, Convolution.GAT, Convolution.GATV2,
-        Convolution.TRANSFORMER, Convolution.TAG, Convolution.CHEBYSHEV, Convolution.SGC,
+        Convolution.TRANSFORMER, Convolution.TAG, Convolution.CHEBYSHEV, Convolution.SGC, Convolution.RGAT,
     ),
     "root": (Convolution.GRAPH_SAGE, Convolution.GRAPH_CONV, Convolution.TRANSFORMER),
     "projects": (Convolution.GRAPH_SAGE,),

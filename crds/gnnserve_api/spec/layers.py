@@ -93,12 +93,12 @@ class ConvolutionSpec(ApiModel):
     """Width of the convolution's output, in channels: of all heads together where heads are not averaged. Absent: the
     number of classes, for the last layer of a network without a head; the input's width for APPNP, GCNII and AGNN."""
     heads: Annotated[int, Field(ge=1, le=64)] | None = None
-    """Number of attention heads, for GAT, GATv2 and Transformer. Absent: 1."""
+    """Number of attention heads, for GAT, GATv2, Transformer and RGAT. Absent: 1."""
     average_heads: bool | None = None
     """Whether attention heads are averaged (`concat=False`), in place of standing beside each other. Absent: false."""
     negative_slope: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Slope of the leaky ReLU below 0: over attention scores for GAT and GATv2, over rows for FiLM. Absent: 0.2; 0 for
-    FiLM."""
+    """Slope of the leaky ReLU below 0: over attention scores for GAT, GATv2 and RGAT, over rows for FiLM. Absent: 0.2;
+    0 for FiLM."""
     share_weights: bool | None = None
     """Whether GATv2 multiplies both ends, and GCNII the inputs of layer and network, by one matrix (`share_weights`).
     Absent: false for GATv2, true for GCNII."""
@@ -207,7 +207,8 @@ class LayerSpec(ConvolutionSpec):
     relations: Annotated[tuple[RelationConvolutionSpec, ...], Field(max_length=_MOST_RELATIONS)] = ()
     """Convolutions of relations, one for each that the layer reads. Empty: `conv` over every relation."""
     combine: Combination = Combination.SUM
-    """Combination of what the relations of a type give."""
+    """Combination of what the relations of a type give. Attention: one softmax over the neighbours of all of them
+    together, in place of one for each relation."""
     own: bool = False
     """Whether the node's own row, times a matrix of the node's type, is added to the sum of relations (RGCN's root)."""
     norm: Norm = Norm.NONE
@@ -228,6 +229,8 @@ class LayerSpec(ConvolutionSpec):
     """Place where that is added."""
     residual_of_input: bool = False
     """Whether what is added is of the network's input, behind `before`, in place of the layer's."""
+    output_product: bool = False
+    """Whether rows are multiplied by a matrix of the node's type behind norm and activation (HGT's `out_lin`)."""
 
     _has_convolutions = rule(
         "has(self.conv) != (has(self.relations) && size(self.relations) > 0)",
@@ -256,6 +259,7 @@ class LayerSpec(ConvolutionSpec):
             tuple(convs),
             self.combine, self.own, self.norm, self.norm_behind, self.norm_epsilon, self.activation, self.slope,
             self.pre_activation, self.residual, self.residual_place, self.residual_of_input,
+            output_product=self.output_product,
         )  # fmt: skip
 
 

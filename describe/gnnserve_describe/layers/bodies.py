@@ -8,12 +8,20 @@ from dataclasses import dataclass, replace
 import msgspec
 import torch
 
-from gnnserve_api.files.layers import Combination, Convolution, ConvolutionManifest, Residual, ResidualPlace
+from gnnserve_api.files.layers import (
+    Activation,
+    Combination,
+    Convolution,
+    ConvolutionManifest,
+    Residual,
+    ResidualPlace,
+)
 from gnnserve_describe.layers.joined import convolutions_joined
 from gnnserve_describe.layers.products import Step, Steps, steps_of, why_not
 from gnnserve_describe.layers.values import (
     Activated,
     Aggregated,
+    Attended,
     Beside,
     Combined,
     Convolved,
@@ -22,6 +30,7 @@ from gnnserve_describe.layers.values import (
     Normed,
     NotLayersError,
     Product,
+    TypedAttention,
     Value,
     values_below,
 )
@@ -66,9 +75,15 @@ class Added:
     share: float
     """Number that what it is added to is multiplied by."""
     place: ResidualPlace
+    is_gated: bool = False
+    """Whether it is what a gate leaves of the input, in place of a matrix."""
+    gate: torch.Tensor | None = None
+    """Number of the gate; None: this type has none."""
 
     @property
     def kind(self) -> Residual:
+        if self.is_gated:
+            return Residual.GATED
         number = scalar_of(self.matrix) if self.row is None else None
         if number == self.share == 0.5:
             return Residual.AVERAGED
@@ -88,6 +103,8 @@ class Body:
     own: tuple[Value, torch.Tensor, torch.Tensor | None] | None
     """Rows, matrix and row of what is added beside the convolutions."""
     added: Added | None
+    output: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Matrix and row of a product behind the steps; None: there is none."""
 
     @property
     def is_pre_activated(self) -> bool:
@@ -185,6 +202,10 @@ class Bodies:
                 raise NotLayersError("a layer's input is added in two places")
             before = len(steps)
             added, value = self._added(value, level)
+        if isinstance(value, TypedAttention):
+            if steps or added is not None:
+                raise NotLayersError("a norm, an activation or a residual stands behind HGTConv, which has its own")
+            return _typed(value)
         whole = steps_of(steps)
         if whole is None:
             raise NotLayersError("a layer has two norms or two activations")
@@ -202,7 +223,7 @@ class Bodies:
     def _has_convolution(self, value: Value, level: int) -> bool:
         """Whether a convolution of that level is a term, with nothing but products behind it."""
         return any(
-            isinstance(each, Convolved | Aggregated) and self.level(each) == level
+            isinstance(each, Convolved | Aggregated | Attended) and self.level(each) == level
             for each in self.linear(value, within=level).terms
         )
 
@@ -238,6 +259,8 @@ class Bodies:
         found = self.linear(value, within=level)
         deep = {each: matrix for each, matrix in found.terms.items() if self.level(each) == level}
         lower = {each: matrix for each, matrix in found.terms.items() if self.level(each) < level}
+        if len(deep) == 1 and isinstance(next(iter(deep)), Attended):
+            return self._attended(found, deep, lower, level)
         if not deep or any(not isinstance(each, Convolved | Aggregated) for each in deep):
             other = next((each for each in deep if not isinstance(each, Convolved | Aggregated)), value)
             raise NotLayersError(why_not(other, "convolutions"))
@@ -258,6 +281,19 @@ class Bodies:
             convolutions[0] = with_row(convolutions[0], row)
         own = _with_residuals_of(convolutions, own)
         return Body(tuple(replace(each, own_weight=None) for each in convolutions), combination, Steps(), own, added)
+
+    def _attended(
+        self, found: LinearMap, deep: Mapping[Value, torch.Tensor], lower: Mapping[Value, torch.Tensor], level: int
+    ) -> Body:
+        """Convolutions of one softmax, and what is added to them."""
+        ((attended, matrix),) = deep.items()
+        if not isinstance(attended, Attended) or scalar_of(matrix) != 1:
+            raise NotLayersError("a product stands behind attention over several kinds of edges")
+        own, added = self._beside(lower, found.row, deep, level)
+        convolutions = list(attended.convolutions)
+        if found.row is not None and own is None and (added is None or added.row is None):
+            convolutions[0] = with_row(convolutions[0], found.row)
+        return Body(tuple(convolutions), Combination.ATTENTION, Steps(), own, added)
 
     def _beside(
         self, lower: Mapping[Value, torch.Tensor], row: torch.Tensor | None, deep: Mapping[Value, torch.Tensor],
@@ -337,6 +373,7 @@ _BIASES = {
     Convolution.TAG: "bias",
     Convolution.CHEBYSHEV: "bias",
     Convolution.SGC: "lin.bias",
+    Convolution.RGAT: "bias",
 }
 """Tensors that are added to all rows."""
 
@@ -348,6 +385,19 @@ def with_row(convolved: Convolved, row: torch.Tensor) -> Convolved:
         raise NotLayersError(f"a row is added behind {convolved.manifest.conv}")
     tensors = {**convolved.tensors, name: row + convolved.tensors.get(name, torch.zeros(len(row)))}
     return replace(convolved, manifest=msgspec.structs.replace(convolved.manifest, bias=True), tensors=tensors)
+
+
+def _typed(value: TypedAttention) -> Body:
+    """HGTConv of one type."""
+    size = value.own.width
+    share = Added(
+        value.own, torch.eye(size), None, 1.0, ResidualPlace.BEHIND_ACTIVATION, is_gated=True, gate=value.gate
+    )  # fmt: skip
+    steps = Steps(activation=Activated(value, Activation.GELU))
+    added = share if value.is_gated else None
+    return Body(
+        value.convolutions, Combination.ATTENTION, steps, None, added, output=(value.weight, value.bias)
+    )  # fmt: skip
 
 
 def _with_residuals_of(

@@ -35,6 +35,8 @@ class ReadConvolutions:
     own: tuple[Value, torch.Tensor] | None = None
     """Rows of the nodes themselves, and the matrix that they are multiplied by; None: they are not added."""
     bias: torch.Tensor | None = None
+    shares_softmax: bool = False
+    """Whether one softmax is over the edges of all of them; then they have the bias."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

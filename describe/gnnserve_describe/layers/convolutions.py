@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,6 @@ import torch
 from gnnserve_api.files.layers import Aggregation, Convolution, ConvolutionManifest, DegreeScaler
 from gnnserve_describe.layers.calls import (
     ConvolutionCall,
-    Nested,
     ReadConvolutions,
     Reader,
     aggregations_of,
@@ -21,24 +20,18 @@ from gnnserve_describe.layers.calls import (
     dense_tensors,
     mlp_of,
 )
-from gnnserve_describe.layers.rarer import read_agnn, read_film, read_gen, read_rgcn
+from gnnserve_describe.layers.rarer import read_agnn, read_film, read_gen, read_rgat, read_rgcn
 from gnnserve_describe.layers.values import (
     Convolved,
     Edges,
-    Features,
     NotLayersError,
     Tensors,
-    Value,
 )
 
 
-def convolution_of(
-    module: torch.nn.Module, given: Mapping[str, Any], value_of: Callable[[Any], Value | None], nested: Nested,
-    whole: Callable[[Features], Features],
-) -> ReadConvolutions:  # fmt: skip
+def convolution_of(call: ConvolutionCall) -> ReadConvolutions:
     """NotLayersError: it is none that can be listed, or not with these options."""
-    call = ConvolutionCall(module, given, value_of, nested, whole)
-    kind = type(module)
+    kind = type(call.module)
     reader = READERS.get(kind.__name__) if kind.__module__.startswith("torch_geometric.nn.conv.") else None
     if reader is None:
         raise NotLayersError(f"{kind.__name__} is none of the convolutions that can be listed")
@@ -359,6 +352,7 @@ READERS: Mapping[str, Reader] = {
     "GCN2Conv": _gcnii,
     "RGCNConv": read_rgcn,
     "FastRGCNConv": read_rgcn,
+    "RGATConv": read_rgat,
     "AGNNConv": read_agnn,
     "GENConv": read_gen,
     "FiLMConv": read_film,

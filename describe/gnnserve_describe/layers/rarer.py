@@ -45,22 +45,28 @@ def _rows_of_weights(
     return rows, matrices, (rows, widened(torch.eye(outputs), root))
 
 
-def _matrices_of_kinds(module: Any, bases: torch.Tensor | None) -> list[torch.Tensor]:
-    """Matrices [outputs, inputs] of RGCN."""
+def _matrices_of_kinds(module: Any, bases: torch.Tensor | None, shared: torch.Tensor) -> list[torch.Tensor]:
+    """Matrices [outputs, inputs] of RGCN and RGAT. `bases`: shares of each kind in matrices that all have, if any;
+    `shared`: these, or the matrices or blocks of each kind."""
     if module.num_blocks is not None:
         blocks: Callable[..., torch.Tensor] = torch.block_diag
-        return [blocks(*each).t() for each in module.weight.detach()]
-    whole = module.weight if bases is None else torch.einsum("rb,bio->rio", bases, module.weight)
+        return [blocks(*each).t() for each in shared.detach()]
+    whole = shared if bases is None else torch.einsum("rb,bio->rio", bases, shared)
     return list(whole.transpose(1, 2))
+
+
+def _kinds_of(call: ConvolutionCall) -> EdgeKinds:
+    kinds = call.value_of(call.given.get("edge_type"))
+    if not isinstance(kinds, EdgeKinds) or kinds.relation != call.relation:
+        raise call.refused("reads edge_type that is no column of whole numbers of the graph's edges")
+    return kinds
 
 
 def read_rgcn(call: ConvolutionCall) -> ReadConvolutions:
     """A mean or a sum of the edges of each kind, times a matrix of the kind."""
     module = call.module
-    kinds = call.value_of(call.given.get("edge_type"))
+    kinds = _kinds_of(call)
     aggregation = AGGREGATIONS.get(type(module.aggr_module).__name__)
-    if not isinstance(kinds, EdgeKinds) or kinds.relation != call.relation:
-        raise call.refused("reads edge_type that is no column of whole numbers of the graph's edges")
     if aggregation not in (Aggregation.MEAN, Aggregation.SUM):
         raise call.refused(
             f"aggregates by {type(module.aggr_module).__name__}, which no layer does over kinds of edges"
@@ -71,7 +77,7 @@ def read_rgcn(call: ConvolutionCall) -> ReadConvolutions:
         rows, matrices, own = _rows_of_weights(call, bases)
     else:
         rows, target = call.ends
-        matrices = _matrices_of_kinds(module, bases)
+        matrices = _matrices_of_kinds(module, bases, module.weight)
         own = None if module.root is None or target is None else (target, module.root.t())
     convolutions = tuple(
         Convolved(
@@ -83,6 +89,36 @@ def read_rgcn(call: ConvolutionCall) -> ReadConvolutions:
         for kind in range(count)
     )  # fmt: skip
     return ReadConvolutions(convolutions, own, module.bias)
+
+
+def read_rgat(call: ConvolutionCall) -> ReadConvolutions:
+    """Attention over the edges of all kinds together, or of each kind apart, with a matrix of the kind."""
+    module, rows = call.module, call.rows
+    kinds = _kinds_of(call)
+    call.sums_up()
+    call.needs(attention_mode="additive-self-attention", mod=None)
+    bases, shared = (None, module.weight) if module.num_bases is None else (module.att, module.basis)
+    columns = call.edge_columns
+    scores = {"q": module.q, "k": module.k}
+    if columns:
+        scores |= {"lin_edge.weight": module.lin_edge.weight, "e": module.e}
+    width = module.out_channels * (module.heads if module.concat else 1)
+
+    def of_kind(kind: int, matrix: torch.Tensor) -> Convolved:
+        # The bias is of the sum: the first kind has it.
+        bias = {} if kind or module.bias is None else {"bias": module.bias}
+        manifest = ConvolutionManifest(
+            Convolution.RGAT, width=width, heads=module.heads, averages_heads=not module.concat,
+            negative_slope=float(module.negative_slope), bias=bool(bias), edge_columns=columns,
+            where=EdgeFilter(str(kinds.column), float(kind)),
+        )  # fmt: skip
+        return Convolved(manifest, {"lin.weight": matrix, **scores, **bias}, call.relation, rows, rows)
+
+    matrices = _matrices_of_kinds(module, bases, shared)
+    return ReadConvolutions(
+        tuple(of_kind(kind, matrix) for kind, matrix in enumerate(matrices)),
+        shares_softmax=module.attention_mechanism == "across-relation",
+    )
 
 
 def read_agnn(call: ConvolutionCall) -> Convolved:

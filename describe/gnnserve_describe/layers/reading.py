@@ -316,12 +316,16 @@ class _Reader:
             reads_input = self._claim_added(kind, body.added, number, claims, inputs)
             if residual is Residual.PROJECTED:
                 tensors |= _product(f"{key}.residuals.{place}", body.added.matrix, body.added.row)
+            if body.added.gate is not None:
+                tensors[f"{key}.residuals.{place}.gate"] = body.added.gate.reshape(1)
+        if body.output is not None:
+            tensors |= _product(f"{key}.outputs.{place}", *body.output)
         normed = claims.raw_width(kind, width) if is_pre else width
         tensors |= body.steps.tensors(f"{key}.norms.{place}", f"{key}.activations.{place}", normed)
         manifest = LayerManifest(
             tuple(convs), body.combination or Combination.SUM, False, is_pre_activated=is_pre, residual=residual,
             residual_place=body.added.place if body.added is not None else ResidualPlace.BEHIND_ACTIVATION,
-            reads_input=reads_input, **body.steps.fields,  # type: ignore[arg-type]
+            reads_input=reads_input, output_product=body.output is not None, **body.steps.fields,  # type: ignore[arg-type]
         )  # fmt: skip
         return manifest, tensors
 

@@ -13,23 +13,27 @@ from torch.overrides import TorchFunctionMode
 
 from gnnserve_describe.blame import blame_of_caller
 from gnnserve_describe.layers.attention import ATTENTION
+from gnnserve_describe.layers.calls import ConvolutionCall
 from gnnserve_describe.layers.convolutions import convolution_of, jumping_tensors
 from gnnserve_describe.layers.functions import CONSTANTS, FUNCTIONS, SAME_NUMBERS, FunctionCall, Read
 from gnnserve_describe.layers.kinds import KINDS
+from gnnserve_describe.layers.typed import read_hgt
 from gnnserve_describe.layers.values import (
+    Attended,
     Combined,
     Convolved,
     EdgeColumns,
     Features,
     NotLayersError,
     Product,
+    TypedAttention,
     Unread,
     Value,
     Weighed,
 )
 
 _Made = TypeVar("_Made", bound=Value)
-_Leaf = Callable[["_ModuleCall"], Value]
+_Leaf = Callable[["_ModuleCall"], "Value | Mapping[str, Value]"]
 
 
 class Recorder(TorchFunctionMode):
@@ -185,7 +189,8 @@ class _Begun:
 
     recorder: Recorder
     leaf: _Leaf
-    values: list[Value | None] = field(default_factory=list)
+    values: list[Value | Mapping[str, Value] | None] = field(default_factory=list)
+    """Values that calls give which have not ended, by the names of the types where these are several."""
 
     def begin(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         recorder = self.recorder
@@ -195,7 +200,7 @@ class _Begun:
             return
         given = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
         try:
-            value = self.leaf(_ModuleCall(recorder, module, given))
+            value: Value | Mapping[str, Value] = self.leaf(_ModuleCall(recorder, module, given))
         except NotLayersError as error:
             value = Unread(str(error))
         self.values.append(value)
@@ -207,11 +212,17 @@ class _Begun:
         if value is None:
             return
         self.recorder.is_inside = False
+        if isinstance(value, Mapping):
+            for kind, rows in value.items():
+                self.recorder.give(found[kind], rows)
+            return
         for place, each in enumerate(_tensors_in(found)):
             self.recorder.give(each, value if place == 0 else self.recorder.unread("attention of edges"))
 
 
 def _leaf_of(module: torch.nn.Module) -> _Leaf | None:
+    if type(module).__name__ == "HGTConv":
+        return _typed
     if hasattr(module, "propagate") and hasattr(module, "message"):
         return _convolved
     if type(module).__name__ == "JumpingKnowledge" and getattr(module, "mode", "") == "lstm":
@@ -226,18 +237,37 @@ def _weighed(call: _ModuleCall) -> Value:
     return call.recorder.made(Weighed, values, jumping_tensors(call.module))
 
 
+def _typed(call: _ModuleCall) -> Mapping[str, Value]:
+    """Output of HGTConv for each type."""
+    recorder = call.recorder
+    found = read_hgt(_call_of(call))
+    return {
+        kind: recorder.made(TypedAttention, *(getattr(each, part.name) for part in fields(each)))
+        for kind, each in found.items()
+    }
+
+
+def _call_of(call: _ModuleCall) -> ConvolutionCall:
+    recorder = call.recorder
+
+    def whole(features: Features) -> Features:
+        return recorder.made(Features, features.type, 0, features.columns, features.columns)
+
+    return ConvolutionCall(call.module, call.given, recorder.value_of, nested, whole)
+
+
 def _convolved(call: _ModuleCall) -> Value:
     recorder, tensors = call.recorder, [*call.module.parameters(), *call.module.buffers()]
     if call.given.get("x") is not None and any(recorder.value_of(each) is not None for each in tensors):
         raise NotLayersError(f"{type(call.module).__name__} has weights that are features of nodes")
 
-    def whole(features: Features) -> Features:
-        return recorder.made(Features, features.type, 0, features.columns, features.columns)
-
-    found = convolution_of(call.module, call.given, recorder.value_of, nested, whole)
-    terms: list[Value] = [
+    found = convolution_of(_call_of(call))
+    made = tuple(
         recorder.made(Convolved, *(getattr(each, part.name) for part in fields(each))) for each in found.convolutions
-    ]
+    )
+    if found.shares_softmax:
+        return recorder.made(Attended, made)
+    terms: list[Value] = [*made]
     terms += [] if found.own is None else [recorder.made(Product, *found.own, None)]
     if len(terms) == 1 and found.bias is None:
         return terms[0]

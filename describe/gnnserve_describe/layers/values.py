@@ -442,6 +442,36 @@ class Convolved(Value):
         return self.manifest.width
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Attended(Value):
+    """Sum of convolutions over edges of one type of nodes, weighed by one softmax over all of these edges together."""
+
+    convolutions: tuple[Convolved, ...]
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return self.convolutions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypedAttention(Value):
+    """Result of HGTConv for a type: GELU and a product of convolutions of one softmax, and a share of the own row."""
+
+    convolutions: tuple[Convolved, ...]
+    own: Value
+    weight: torch.Tensor
+    """[outputs, outputs]"""
+    bias: torch.Tensor
+    gate: torch.Tensor | None
+    """Number whose sigmoid is the output's share; None: nothing of the own row is added."""
+    is_gated: bool
+    """Whether other types of the layer have a gate."""
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return (*self.convolutions, self.own)
+
+
 def values_below(*values: Value) -> Iterator[Value]:
     """The values and all that they are computed of, each once."""
     seen: set[int] = set()

@@ -152,6 +152,8 @@ class Place:
     is_within: bool
     inputs: int
     is_undirected: bool
+    heads: int | None = None
+    """Heads of a layer whose softmax is over several relations; None: each has its own softmax."""
 
     def flip(self) -> bool:
         return bool(self.draw.integers(2))
@@ -169,14 +171,19 @@ def _weight(place: Place) -> str:
 
 def _heads(place: Place) -> dict[str, object]:
     averages = place.flip()
+    heads = int(place.draw.choice([1, 3] if averages else [1, 2]))
     return {
-        "heads": int(place.draw.choice([1, 3] if averages else [1, 2])), "averages_heads": averages,
+        "heads": heads if place.heads is None else place.heads, "averages_heads": averages,
         "bias": place.flip(), "edge_columns": place.edge_columns(),
     }  # fmt: skip
 
 
 def _attention(place: Place) -> dict[str, object]:
-    return {"self_loops": place.is_within and place.flip(), "negative_slope": 0.1, **_heads(place)}
+    return {
+        "self_loops": place.is_within and place.heads is None and place.flip(),
+        "negative_slope": 0.1,
+        **_heads(place),
+    }
 
 
 def _sage(place: Place) -> ConvolutionManifest:
@@ -215,7 +222,9 @@ def _gatv2(place: Place) -> ConvolutionManifest:
 
 def _transformer(place: Place) -> ConvolutionManifest:
     root = place.flip()
-    return place.made(Convolution.TRANSFORMER, root=root, has_beta=root and place.flip(), **_heads(place))
+    return place.made(
+        Convolution.TRANSFORMER, root=root, has_beta=root and place.heads is None and place.flip(), **_heads(place)
+    )
 
 
 def _gin(place: Place) -> ConvolutionManifest | None:
@@ -299,6 +308,10 @@ def _film(place: Place) -> ConvolutionManifest:
     return place.made(Convolution.FILM, negative_slope=float(place.draw.choice([0.0, 0.3, 1.0])))
 
 
+def _rgat(place: Place) -> ConvolutionManifest | None:
+    return place.source == place.target and place.made(Convolution.RGAT, negative_slope=0.1, **_heads(place))
+
+
 CONVOLUTIONS: Mapping[Convolution, Callable[[Place], ConvolutionManifest | None]] = {
     Convolution.GRAPH_SAGE: _sage,
     Convolution.GCN: _gcn,
@@ -317,8 +330,11 @@ CONVOLUTIONS: Mapping[Convolution, Callable[[Place], ConvolutionManifest | None]
     Convolution.AGNN: _agnn,
     Convolution.GEN: _gen,
     Convolution.FILM: _film,
+    Convolution.RGAT: _rgat,
 }
 """How each kind is drawn; nothing where it does not fit the place."""
+ATTENDING = (Convolution.GAT, Convolution.GATV2, Convolution.TRANSFORMER, Convolution.RGAT)
+"""Kinds whose softmax may be over several relations together."""
 
 
 # --- networks
@@ -389,15 +405,17 @@ def _draw_layer(
 ) -> tuple[LayerManifest | None, list[int | None]]:  # fmt: skip
     schema = graph.data.schema
     convs, targets = [], []
+    shared = 2 if draw.random() < 0.2 else None
     for number, one in enumerate(schema.relations):
         source, target = schema.place_of(one.source), schema.place_of(one.target)
         if read[source] is None or read[target] is None or (len(schema.relations) > 1 and draw.random() < 0.25):
             continue
         place = Place(
             draw, number, width, read[source], read[target], source == target, inputs[target],
-            one.edge_rules.direction is Direction.UNDIRECTED,
+            one.edge_rules.direction is Direction.UNDIRECTED, shared,
         )  # fmt: skip
-        kinds = [always] if draw.random() < 0.4 else draw.permutation(list(CONVOLUTIONS))
+        able = list(CONVOLUTIONS) if shared is None else list(ATTENDING)
+        kinds = [always] if draw.random() < 0.4 and always in able else draw.permutation(able)
         conv = next((made for kind in kinds if (made := CONVOLUTIONS[Convolution(kind)](place))), None)
         if conv is not None:
             filters = (EdgeFilter(KIND, 0.0), EdgeFilter(KIND, 2.0)) if draw.random() < 0.2 else (None,)
@@ -405,7 +423,8 @@ def _draw_layer(
             targets += [target] * len(filters)
     if not convs:
         return None, []
-    combination = Combination(draw.choice(list(Combination)))
+    apart = [one for one in Combination if one is not Combination.ATTENTION]
+    combination = Combination(draw.choice(apart)) if shared is None else Combination.ATTENTION
     written: list[int | None] = [None] * len(read)
     own = bool(draw.integers(2))
     for kind in range(len(read)):
@@ -417,14 +436,15 @@ def _draw_layer(
     reads_input = bool(draw.integers(2))
     added = inputs if reads_input else read
     fits = all(one is None or one == other for one, other in zip(written, added, strict=True))
-    residual = Residual(draw.choice(list(Residual) if fits else [Residual.NONE, Residual.PROJECTED]))
-    is_pre_activated = draw.random() < 0.25
-    places = [ResidualPlace.BEHIND_ACTIVATION] if is_pre_activated else list(ResidualPlace)
+    residual = Residual(draw.choice(list(Residual) if fits else [Residual.NONE, Residual.PROJECTED, Residual.GATED]))
+    is_pre_activated, has_product = draw.random() < 0.25, draw.random() < 0.25
+    places = [ResidualPlace.BEHIND_ACTIVATION] if is_pre_activated or has_product else list(ResidualPlace)
     layer = LayerManifest(
         tuple(convs), combination, own=own, norm=_norm(draw), is_norm_behind=bool(draw.integers(2)),
         activation=_activation(draw), is_pre_activated=is_pre_activated, residual=residual,
         residual_place=ResidualPlace(draw.choice(places)),
         reads_input=reads_input and residual is not Residual.NONE,
+        output_product=has_product,
     )  # fmt: skip
     return layer, written
 

@@ -43,6 +43,19 @@ NODES, ROOM_BYTES, UPDATES = 60, 1 << 24, {"log": {"sqlite": {}}}
 UID = "f7b4c2a0-0000-4000-8000-000000000048"
 RULES = [EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP), EdgeRules(Direction.DIRECTED, Duplicates.KEEP)]
 VARIANTS = {"storage": ["float32", "int8"], "stored": [1, 2], "storedFollowChanges": True}
+
+_HGT = {
+    "conv": "Transformer", "width": 8, "heads": 2, "root": False, "combine": "Attention", "activation": "Gelu",
+    "residual": "Gated", "outputProduct": True,
+}  # fmt: skip
+OVER_TYPES = {
+    "convolutions of their own": SEVERAL_TYPES,
+    "one softmax over all relations": {
+        "before": [{"products": [{"width": 8, "activation": "Relu"}]}], "layers": [_HGT, _HGT], "head": [{}],
+        "fanouts": [-1, -1],
+    },
+}  # fmt: skip
+
 KEPT = {"cascades": [{"first": "projected", "then": "x1", "passOnPercents": [50]}], "storage": ["float32", "int8"]}
 """Stages are kept, however fast they are."""
 OF_NODES_ALONE: dict[str, dict[str, Any]] = {
@@ -189,10 +202,13 @@ def test_stored_layers_may_be_stale_within_a_budget(tmp_path: Path, model: dict[
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(2))
-def test_stored_layers_over_several_types_follow_changes_of_edges_with_columns(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("model", OVER_TYPES.values(), ids=OVER_TYPES)
+def test_stored_layers_over_several_types_follow_changes_of_edges_with_columns(
+    tmp_path: Path, model: dict[str, Any], seed: int
+) -> None:
     """Also once the changes have become a part of the graph."""
     source = {"typed": {**hetero_data(tmp_path), "target": "user", "reverse": "Disabled"}}
-    scene, grown, draw = Scene(tmp_path, source, SEVERAL_TYPES), GrownGraph(), np.random.default_rng(seed)
+    scene, grown, draw = Scene(tmp_path, source, model), GrownGraph(), np.random.default_rng(seed)
     for round_ in range(3):
         bodies = [grown.drawn_changes(draw) for _ in range(2)]
         scene.apply([read_changes(json.dumps(body).encode(), b"application/json", scene.served)[1] for body in bodies])

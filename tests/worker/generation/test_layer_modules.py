@@ -30,14 +30,9 @@ from gnnserve_api.files.layers import (
     Norm,
 )
 from gnnserve_worker.generation import networks
-from gnnserve_worker.generation.layer_modules import (
-    CONVOLUTIONS,
-    GraphNorm,
-    LayersModule,
-    Learning,
-    canonical,
-    load_canonical,
-)
+from gnnserve_worker.generation.layer_convolutions import CONVOLUTIONS, Learning
+from gnnserve_worker.generation.layer_modules import LayersModule, canonical, load_canonical
+from gnnserve_worker.generation.layer_rows import GraphNorm
 from gnnserve_worker.layers.shapes import problems_of, tensor_shapes
 
 pyg = networks.pyg  # imported there without its warnings

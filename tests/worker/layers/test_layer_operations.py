@@ -111,6 +111,10 @@ CONVOLUTIONS = {
     "GEN, with edges": convolution(Convolution.GEN, mlp=MLP, edge_columns=("rate", "weight")),
     "FiLM": convolution(Convolution.FILM, negative_slope=0.0),
     "FiLM without an activation": convolution(Convolution.FILM, negative_slope=1.0),
+    "RGAT": convolution(Convolution.RGAT, heads=2),
+    "RGAT, averaged, with edges": convolution(
+        Convolution.RGAT, heads=3, averages_heads=True, edge_columns=("rate", "amount"), bias=False
+    ),
 }  # fmt: skip
 BEFORE = (TypeProductsManifest(0, (DenseManifest(WIDTH, activation=Activation.RELU),)),)
 
@@ -155,6 +159,39 @@ def test_kinds_of_edges_have_convolutions_of_their_own() -> None:
     check(LayersManifest((LayerManifest(tuple(of_kinds), own=True), LayerManifest(second, Combination.MAX))))
 
 
+ATTENDING = {
+    "GAT": convolution(Convolution.GAT, heads=2, self_loops=False, edge_columns=("rate",)),
+    "GATv2": convolution(Convolution.GATV2, heads=2, self_loops=False, edge_columns=("rate",)),
+    "Transformer": convolution(Convolution.TRANSFORMER, heads=2, edge_columns=("rate",)),
+    "Transformer, averaged, without a bias": convolution(
+        Convolution.TRANSFORMER, heads=2, averages_heads=True, bias=False, root=False
+    ),
+    "RGAT": convolution(Convolution.RGAT, heads=2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("conv", ATTENDING.values(), ids=ATTENDING)
+def test_one_softmax_is_over_kinds_of_edges_together(conv: ConvolutionManifest) -> None:
+    of_kinds = tuple(msgspec.structs.replace(conv, where=EdgeFilter(KIND, float(kind))) for kind in range(KINDS))
+    layer = LayerManifest(of_kinds, Combination.ATTENTION, activation=Activation.ELU)
+    check(LayersManifest((layer, layer), BEFORE, head=(DenseManifest(3),)))
+    apart = msgspec.structs.replace(layer, combination=Combination.SUM)
+    cases = [case_of(np.random.default_rng(3), GRAPH, LayersManifest((one,), BEFORE)) for one in (layer, apart)]
+    assert np.abs(cases[0].scores - cases[1].scores).max() > 10 * cases[0].tolerance
+
+
+def test_one_softmax_is_over_relations_of_several_types_together() -> None:
+    """HGT: behind it GELU, a product of each type, and a gate where rows are as wide as those that it reads."""
+    convs = tuple(
+        convolution(Convolution.TRANSFORMER, relation=place, heads=2, root=False)
+        for place in range(len(SEVERAL.data.schema.relations))
+    )
+    layer = LayerManifest(
+        convs, Combination.ATTENTION, activation=Activation.GELU, residual=Residual.GATED, output_product=True
+    )  # fmt: skip
+    check(LayersManifest((layer, layer), BEFORE, head=(DenseManifest(3),)), SEVERAL)
+
+
 @pytest.mark.parametrize("norm", Norm)
 @pytest.mark.parametrize("is_norm_behind", [False, True])
 def test_norms(norm: Norm, *, is_norm_behind: bool) -> None:
@@ -195,7 +232,8 @@ def test_jumping_knowledge(kind: JumpingKnowledge, count: int) -> None:
 
 @pytest.mark.parametrize("combination", Combination)
 def test_combinations(combination: Combination) -> None:
-    convs = tuple(msgspec.structs.replace(SAGE, relation=place) for place in range(len(SEVERAL.data.schema.relations)))
+    conv = convolution(Convolution.TRANSFORMER, heads=2) if combination is Combination.ATTENTION else SAGE
+    convs = tuple(msgspec.structs.replace(conv, relation=place) for place in range(len(SEVERAL.data.schema.relations)))
     layer = LayerManifest(convs, combination, own=True, norm=Norm.LAYER, activation=Activation.RELU)
     check(LayersManifest((layer, layer), head=(DenseManifest(3),)), SEVERAL)
 

@@ -19,6 +19,7 @@ from gnnserve_api.files.layers import (
     LayerManifest,
     LayersManifest,
     Residual,
+    ResidualPlace,
     TypeProductsManifest,
 )
 from gnnserve_api.files.programs import contract_problems
@@ -29,6 +30,7 @@ from gnnserve_worker.programs.numbering import relations_of
 GRAPH = one_type(np.random.default_rng(1))
 SEVERAL = several_types(np.random.default_rng(2))
 SAGE = ConvolutionManifest(Convolution.GRAPH_SAGE, width=6)
+RGAT = ConvolutionManifest(Convolution.RGAT, width=6)
 USERS, ITEMS, TAGS = range(3)
 RELATIONS = {one.name: place for place, one in enumerate(SEVERAL.data.schema.relations)}
 
@@ -53,7 +55,7 @@ TWO = LayerManifest((SAGE,))
     ("layers", "words"),
     [
         (of(Convolution.GAT, heads=4), r"layers\[0\]\.conv GAT: width 6 is no multiple of heads 4"),
-        (of(Convolution.GCN, heads=2), r"layers\[0\]\.conv GCN: heads is read by GAT, GATv2, Transformer; leave"),
+        (of(Convolution.GCN, heads=2), r"layers\[0\]\.conv GCN: heads is read by GAT, GATv2, Transformer, RGAT; leave"),
         (of(Convolution.GINE), "conv GINE: mlp is empty.*; .*edgeColumns is empty; name columns"),
         (of(Convolution.GRAPH_CONV, edge_weight="length"), "edges have no column 'length': they have amount, rate, "),
         (of(Convolution.GCNII), "GCNII: width is 6, and the layer's input has 7 columns"),
@@ -79,6 +81,39 @@ TWO = LayerManifest((SAGE,))
             "jumpingKnowledge: Max is of layers of one width, and theirs are 6, 4",
         ),
         (LayersManifest((TWO,), head_reads_input=True), "head: it is empty, and headReadsInput is of a head"),
+        (
+            LayersManifest((LayerManifest((SAGE,), Combination.ATTENTION),)),
+            "combine Attention: conv GraphSAGE has no softmax .*; give GAT, GATv2, Transformer, RGAT, or Sum",
+        ),
+        (
+            LayersManifest((LayerManifest(of(Convolution.GAT).layers[0].convs, Combination.ATTENTION),)),
+            "combine Attention: with selfLoops a node would read itself in each of its relations; set selfLoops",
+        ),
+        (
+            LayersManifest((
+                LayerManifest(of(Convolution.TRANSFORMER, has_beta=True).layers[0].convs, Combination.ATTENTION),
+            )),
+            "combine Attention: beta is a gate of one relation",
+        ),
+        (
+            LayersManifest((
+                LayerManifest(
+                    tuple(
+                        msgspec.structs.replace(RGAT, heads=heads, where=EdgeFilter("kind", float(heads)))
+                        for heads in (1, 2)
+                    ), Combination.ATTENTION,
+                ),
+            )),
+            "combine Attention: convolutions that nodes read have 1, 2 heads; give one number",
+        ),
+        (
+            LayersManifest((
+                LayerManifest(
+                    (SAGE,), residual=Residual.PROJECTED, residual_place=ResidualPlace.BEFORE_NORM, output_product=True
+                ),
+            )),
+            "outputProduct stands behind the activation, and residualPlace before it; leave one of them out",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told(layers: LayersManifest, words: str) -> None:
@@ -97,6 +132,10 @@ def test_what_is_wrong_is_told(layers: LayersManifest, words: str) -> None:
         (
             (ConvolutionManifest(Convolution.GAT, RELATIONS["rev_buys"], 6),),
             "GAT: nodes of another type are read, which have no self-loops; set selfLoops to false",
+        ),
+        (
+            (ConvolutionManifest(Convolution.RGAT, RELATIONS["rev_buys"], 6),),
+            "RGAT: rows of 5 columns read rows of 8, and one matrix is of both; give products before the layers",
         ),
         (
             (between("knows"), msgspec.structs.replace(between("rev_buys"), width=4)),

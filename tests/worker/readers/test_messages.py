@@ -57,6 +57,11 @@ def _pna() -> Any:
     )  # fmt: skip
 
 
+def _hgt() -> nn.Module:
+    metadata = (["a", "b"], [("a", "to", "b"), ("b", "from", "a")])
+    return _Parts(conv1=_pyg().HGTConv({"a": 4, "b": 5}, 8, metadata, heads=2), lin=nn.Linear(8, CLASSES))
+
+
 _LISTED: dict[str, tuple[Callable[[], nn.Module], str, tuple[str, ...]]] = {
     "a Linear behind the last convolution": (
         lambda: _Parts(convs=_convs("SAGEConv", COLUMNS, HIDDEN, HIDDEN), lin=nn.Linear(HIDDEN, CLASSES)),
@@ -88,6 +93,7 @@ _LISTED: dict[str, tuple[Callable[[], nn.Module], str, tuple[str, ...]]] = {
         lambda: _Parts(conv1=_pyg().TransformerConv(COLUMNS, 16, heads=3), conv2=_pyg().TransformerConv(48, CLASSES)),
         "2 TransformerConv layers", ("conv1.lin_key.weight",),
     ),
+    "HGT": (_hgt, "a HGTConv (conv1)", ()),
     "a Linear before the first convolution": (
         lambda: _Parts(node_emb=nn.Linear(COLUMNS, HIDDEN), convs=_convs("SAGEConv", HIDDEN, HIDDEN, CLASSES)),
         "a Linear before the first convolution (node_emb)", ("node_emb.weight",),
@@ -127,14 +133,8 @@ def test_layers_of_no_architecture_are_named_and_can_be_listed(name: str, archit
     assert read_layers(state).is_whole
 
 
-def _hgt() -> nn.Module:
-    metadata = (["a", "b"], [("a", "to", "b"), ("b", "from", "a")])
-    return _Parts(conv1=_pyg().HGTConv({"a": 4, "b": 5}, 8, metadata, heads=2), lin=nn.Linear(8, CLASSES))
-
-
 _PROGRAMS: dict[str, tuple[Callable[[], dict[str, np.ndarray]], str]] = {
     "ARMA": (lambda: _state(_Parts(convs=_convs("ARMAConv", COLUMNS, HIDDEN, CLASSES))), "2 ARMAConv layers"),
-    "HGT": (lambda: _state(_hgt()), "a HGTConv (conv1)"),
     "an embedding of each node": (
         lambda: _state(_Parts(emb=nn.Embedding(40, HIDDEN), convs=_convs("SAGEConv", HIDDEN, HIDDEN, CLASSES))),
         "an Embedding (emb)",

@@ -25,6 +25,7 @@ SCHEMA = GraphSchema(
     tuple(TypeManifest(name, nodes, columns, "Positions") for name, (nodes, columns) in TYPES.items()),
     tuple(relation_manifest(*one, 12, None, AS_LISTED) for one in RELATIONS),
 )
+WIDE = {name: columns for name, (_, columns) in TYPES.items()}
 COLUMNS = [columns for _, columns in TYPES.values()]
 HIDDEN, CLASSES = 8, 3
 
@@ -56,7 +57,8 @@ def _each(make: Callable[[tuple[str, str, str]], Any], aggr: str = "sum") -> Any
 class _Model(nn.Module):
     """A Linear for each type, HeteroConvs, and a head of the papers."""
 
-    def __init__(self, convs: list[Any], before: bool = True, norm: bool = False) -> None:
+    def __init__(self, convs: list[Any], before: bool = True, norm: bool = False, is_plain: bool = False) -> None:
+        """`is_plain`: no ReLU stands behind the layers."""
         super().__init__()
         self.lin_dict = nn.ModuleDict()
         if before:
@@ -65,6 +67,7 @@ class _Model(nn.Module):
         self.norms = nn.ModuleList(
             nn.ModuleDict({name: nn.BatchNorm1d(HIDDEN) for name in TYPES}) for _ in convs if norm
         )
+        self.is_plain = is_plain
         self.lin = nn.Linear(HIDDEN, CLASSES)
 
     def forward(self, rows: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -73,7 +76,7 @@ class _Model(nn.Module):
             rows = conv(rows, EDGES)
             if self.norms:
                 rows = {name: self.norms[place][name](one) for name, one in rows.items()}
-            rows = {name: one.relu() for name, one in rows.items()}
+            rows = rows if self.is_plain else {name: one.relu() for name, one in rows.items()}
         return self.lin(rows["paper"])  # type: ignore[no-any-return]
 
 
@@ -112,11 +115,19 @@ def _plain(layers: LayersManifest) -> LayersManifest:
     return layers
 
 
+def _hgt(columns: int | dict[str, int]) -> Any:
+    return _pyg().HGTConv(columns, HIDDEN, (list(TYPES), list(RELATIONS)), heads=2)
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[LayersManifest], LayersManifest]]] = {
     "HeteroConv of SAGEConv and a head": (lambda: _Model([_each(_sage(0)), _each(_sage(1))], before=False), _plain),
     "a Linear for each type, and different convolutions": (lambda: _Model([_each(_mixed), _each(_mixed)]), _plain),
     "norms of each type, and the mean of the relations": (
         lambda: _Model([_each(_sage(1), "mean"), _each(_sage(1), "mean")], norm=True), _by_mean
+    ),
+    "HGTConv behind a Linear for each type": (lambda: _Model([_hgt(HIDDEN), _hgt(HIDDEN)], is_plain=True), _plain),
+    "HGTConv over features": (
+        lambda: _Model([_hgt(WIDE)], before=False, is_plain=True), _plain
     ),
     "to_hetero": (_ToHetero, _plain),
     "to_hetero with norms and jumping knowledge": (lambda: _ToHetero(norm="BatchNorm", jk="cat"), _plain),

@@ -19,6 +19,7 @@ from gnnserve_worker.layers.lists import RelationLists
 from gnnserve_worker.layers.memory import RunMemory, taken
 from gnnserve_worker.layers.products import NOTHING
 from gnnserve_worker.layers.shapes import LayerWidths, source_of, target_of
+from gnnserve_worker.layers.shared_softmax import attend_together
 
 Rows = Mapping[int, np.ndarray]
 """Rows of nodes by the place of their type, float32 [nodes, columns]; the first ones are those of the seeds."""
@@ -49,26 +50,28 @@ class TypeTail:
     own: RowsOf | None
     residual: Residual
     projected: RowsOf | None
+    gate: np.float32 | None
+    """Share of the output, of which the input has the rest; None: there is no gate."""
+    output_product: Product | None
+    """Behind norm and activation, before what is added there."""
     before_added: tuple[Change, ...]
     """Norm and activation that stand before what is added of the input."""
     behind_added: tuple[Change, ...]
 
-    def finish(self, rows: np.ndarray, read: np.ndarray, added: np.ndarray, memory: RunMemory) -> None:
-        """Change what the convolutions gave, in place. `read`: the layer's input; `added`: what a residual adds, the
-        first rows of both being of these."""
+    def finish(self, rows: np.ndarray, read: np.ndarray, added: np.ndarray, memory: RunMemory) -> np.ndarray:
+        """Rows that the layer gives, in memory of the run, of what the convolutions gave, which is changed in place.
+        `read`: the layer's input; `added`: what a residual adds, the first rows of both being of these."""
         count = len(rows)
         if self.own is not None:
             rows += self.own(read[:count], memory)
         for change in self.before_added:
             change(rows)
-        if self.projected is not None:
-            rows += self.projected(added[:count], memory)
-        elif self.residual is not Residual.NONE:
-            rows += added[:count]
-        if self.residual is Residual.AVERAGED:
-            rows *= np.float32(0.5)
+        if self.output_product is not None:
+            rows = self.output_product(rows, memory)
+        _ADDED[self.residual](self, rows, added[:count], memory)
         for change in self.behind_added:
             change(rows)
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class CombinedLayer:
         for type_ in wanted:
             count = counts(type_, behind)
             given = [
-                each.built.run(self._step(each, read, network_input, lists, behind, counts, memory))
+                (each.built, self._step(each, read, network_input, lists, behind, counts, memory))
                 for each in self.convolutions
                 if each.target == type_
             ]
@@ -101,8 +104,7 @@ class CombinedLayer:
             if combined is None:
                 combined = memory.rows(count, tail.columns)
                 combined[:] = 0
-            tail.finish(combined, read.get(type_, NO_ROWS), added.get(type_, NO_ROWS), memory)
-            found[type_] = combined
+            found[type_] = tail.finish(combined, read.get(type_, NO_ROWS), added.get(type_, NO_ROWS), memory)
         return found
 
     def _step(
@@ -170,16 +172,19 @@ def _build_tail(layer: LayerManifest, widths: LayerWidths, type_: int, tensors: 
     if not layer.is_pre_activated:
         normed, activated = _norm(layer, type_, tensors), _activation(layer, type_, tensors)
     changes = _in_order(layer, normed, activated)
+    place = ResidualPlace.BEHIND_ACTIVATION if layer.output_product else layer.residual_place
     first_behind = {
         ResidualPlace.BEFORE_NORM: len(activated) if layer.is_norm_behind else 0,
         ResidualPlace.BEFORE_ACTIVATION: 0 if layer.is_norm_behind else len(normed),
         ResidualPlace.BEHIND_ACTIVATION: len(changes),
-    }[layer.residual_place]
+    }[place]
     return TypeTail(
         widths.outputs[type_],
         product("own") if layer.own else None,
         layer.residual,
         product("residuals") if layer.residual is Residual.PROJECTED else None,
+        _share(tensors.get(f"residuals.{type_}.gate")),
+        _build_output(layer, below(tensors, f"outputs.{type_}")),
         tuple(changes[:first_behind]),
         tuple(changes[first_behind:]),
     )
@@ -203,23 +208,87 @@ def _activation(layer: LayerManifest, type_: int, tensors: Tensors) -> list[Chan
     return [*build_activation(layer.activation, below(tensors, f"activations.{type_}"), layer.slope)]
 
 
-def _combined(given: Sequence[np.ndarray], change: Callable[..., np.ndarray]) -> np.ndarray:
-    for each in given[1:]:
-        change(given[0], each, out=given[0])
-    return given[0]
+def _share(gate: np.ndarray | None) -> np.float32 | None:
+    return None if gate is None else np.float32(1 / (1 + np.exp(-float(gate[0]))))
 
 
-def _mean(given: Sequence[np.ndarray]) -> np.ndarray:
-    found = _combined(given, np.add)
+def _build_output(layer: LayerManifest, tensors: Tensors) -> Product | None:
+    return Product.build(tensors["weight"], tensors["bias"]) if layer.output_product else None
+
+
+# --- what is added of the input
+
+
+def _add_nothing(tail: TypeTail, rows: np.ndarray, added: np.ndarray, memory: RunMemory) -> None:
+    del tail, rows, added, memory
+
+
+def _add_input(tail: TypeTail, rows: np.ndarray, added: np.ndarray, memory: RunMemory) -> None:
+    del tail, memory
+    rows += added
+
+
+def _average(tail: TypeTail, rows: np.ndarray, added: np.ndarray, memory: RunMemory) -> None:
+    del tail, memory
+    rows += added
+    rows *= np.float32(0.5)
+
+
+def _add_product(tail: TypeTail, rows: np.ndarray, added: np.ndarray, memory: RunMemory) -> None:
+    if tail.projected is not None:
+        rows += tail.projected(added, memory)
+
+
+def _share_with_input(tail: TypeTail, rows: np.ndarray, added: np.ndarray, memory: RunMemory) -> None:
+    if tail.gate is None:
+        return
+    rest = memory.rows(*rows.shape)
+    np.multiply(added, np.float32(1) - tail.gate, out=rest)
+    rows *= tail.gate
+    rows += rest
+
+
+_ADDED: Mapping[Residual, Callable[[TypeTail, np.ndarray, np.ndarray, RunMemory], None]] = {
+    Residual.NONE: _add_nothing,
+    Residual.ADDED: _add_input,
+    Residual.AVERAGED: _average,
+    Residual.PROJECTED: _add_product,
+    Residual.GATED: _share_with_input,
+}
+
+# --- combinations
+
+_Given = Sequence[tuple[BuiltConvolution, Step]]
+"""Convolutions that nodes of a type read, with the input of each."""
+
+
+def _outputs(given: _Given) -> list[np.ndarray]:
+    return [built.run(step) for built, step in given]
+
+
+def _combined(rows: Sequence[np.ndarray], change: Callable[..., np.ndarray]) -> np.ndarray:
+    for each in rows[1:]:
+        change(rows[0], each, out=rows[0])
+    return rows[0]
+
+
+def _mean(given: _Given) -> np.ndarray:
+    found = _combined(_outputs(given), np.add)
     if len(given) > 1:
         found *= np.float32(1 / len(given))
     return found
 
 
-_COMBINATIONS: Mapping[Combination, Callable[[Sequence[np.ndarray]], np.ndarray]] = {
-    Combination.SUM: lambda given: _combined(given, np.add),
+def _beside(given: _Given) -> np.ndarray:
+    rows = _outputs(given)
+    return rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
+
+
+_COMBINATIONS: Mapping[Combination, Callable[[_Given], np.ndarray]] = {
+    Combination.SUM: lambda given: _combined(_outputs(given), np.add),
     Combination.MEAN: _mean,
-    Combination.MAX: lambda given: _combined(given, np.maximum),
-    Combination.MIN: lambda given: _combined(given, np.minimum),
-    Combination.CAT: lambda given: given[0] if len(given) == 1 else np.concatenate(given, axis=1),
+    Combination.MAX: lambda given: _combined(_outputs(given), np.maximum),
+    Combination.MIN: lambda given: _combined(_outputs(given), np.minimum),
+    Combination.CAT: _beside,
+    Combination.ATTENTION: lambda given: _combined(attend_together(given), np.add),
 }

@@ -82,7 +82,7 @@ def place_products(
 def ends_of_products(places: ProductPlaces, ends: Sequence[Ends]) -> tuple[Ends, ...]:
     """The ends of convolutions over these products."""
     return tuple(
-        replace(each, source=neighbour.stop - neighbour.start, target=own.stop - own.start)
+        replace(each, source=neighbour.stop - neighbour.start, target=own.stop - own.start, are_products=True)
         for each, neighbour, own in zip(ends, places.neighbours, places.own, strict=True)
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.files.edges import Direction, EdgeRules
@@ -11,6 +12,7 @@ from gnnserve_api.files.graph_schema import GraphSchema, PayloadManifest, one_ty
 from gnnserve_api.files.layers import (
     Activation,
     Aggregation,
+    Combination,
     Convolution,
     ConvolutionManifest,
     DegreeScaler,
@@ -74,6 +76,9 @@ def _networks() -> list[LayersManifest]:
         _layer(Convolution.GEN, mlp=mlp, edge_columns=_OF_EDGES),
         _layer(Convolution.AGNN, Norm.L1),
         _layer(Convolution.FILM),
+        msgspec.structs.replace(
+            _layer(Convolution.TRANSFORMER, root=False, **heads), combination=Combination.ATTENTION, output_product=True
+        ),
         _layer(
             Convolution.PNA, aggregations=(Aggregation.MEAN,), scalers=(DegreeScaler.IDENTITY,),
             edge_columns=_OF_EDGES,

@@ -26,6 +26,7 @@ from gnnserve_api.files.layers import (
     StoredLayersManifest,
 )
 from gnnserve_api.files.programs import InputRole, ProgramInput, RelationKey
+from gnnserve_worker.layers.convolutions.attention import Attention
 from gnnserve_worker.layers.convolutions.kind import Degrees, Ends
 from gnnserve_worker.layers.convolutions.projected import PROJECTED
 from gnnserve_worker.layers.convolutions.registry import KINDS
@@ -86,7 +87,7 @@ def widths_of(layers: LayersManifest, schema: GraphSchema, columns_of_types: Seq
     found: list[LayerWidths] = []
     read = begun.written[-1]
     for number, layer in enumerate(layers.layers, start=1 + stored_layers(layers)):
-        ends = tuple(_ends_of(conv, schema, read, inputs, number) for conv in layer.convs)
+        ends = tuple(_ends_of(conv, layer, schema, read, inputs, number) for conv in layer.convs)
         products, outputs = None, _outputs_of(layer, schema, read, ends)
         if layer.reads_products:
             products = place_products(layer, types_of(layer, schema), ends, outputs, read)
@@ -187,7 +188,7 @@ def reads_degrees(layers: LayersManifest, schema: GraphSchema) -> bool:
 def degrees_of(layers: LayersManifest, schema: GraphSchema) -> set[Degrees]:
     """Where its convolutions have degrees from."""
     return {
-        KINDS[conv.conv].degrees(conv, _ends_of(conv, schema, {}, {}, number))
+        KINDS[conv.conv].degrees(conv, _ends_of(conv, layer, schema, {}, {}, number))
         for number, layer in enumerate(layers.layers, start=1 + stored_layers(layers))
         for conv in layer.convs
     }
@@ -331,7 +332,27 @@ def _problems_of_layer(
             if others - {columns}:
                 listed = ", ".join(map(str, sorted(others)))
                 yield f"{where}: convolutions that {_named(schema, type_)} read are {listed} wide; give one width"
+    if layer.combination is Combination.ATTENTION:
+        yield from _problems_of_shared_softmax(where, layer, schema)
     yield from _problems_of_residual(where, layer, widths, of_network, schema)
+
+
+def _problems_of_shared_softmax(where: str, layer: LayerManifest, schema: GraphSchema) -> Iterator[str]:
+    at = f"{where}.combine Attention"
+    heads: dict[int, set[int]] = {}
+    for conv in layer.convs:
+        heads.setdefault(target_of(conv, schema), set()).add(conv.heads)
+        if not isinstance(KINDS[conv.conv], Attention):
+            names = ", ".join(name for name, one in KINDS.items() if isinstance(one, Attention))
+            yield f"{at}: conv {conv.conv} has no softmax that could be over all relations; give {names}, or Sum"
+        elif conv.self_loops and "self_loops" in KINDS[conv.conv].reads:
+            yield f"{at}: with selfLoops a node would read itself in each of its relations; set selfLoops to false"
+        elif conv.has_beta:
+            yield f"{at}: beta is a gate of one relation, and the softmax is over all; leave beta out"
+    for type_, counts in heads.items():
+        if len(counts) > 1:
+            listed = ", ".join(map(str, sorted(counts)))
+            yield f"{at}: convolutions that {_named(schema, type_)} read have {listed} heads; give one number"
 
 
 def _problems_of_convolution(
@@ -364,11 +385,17 @@ def _problems_of_convolution(
 _ROWS_COME_FROM = "they are features, or written by the layer before"
 
 
+_OF_ONE_WIDTH = (Residual.ADDED, Residual.AVERAGED)
+"""Residuals that add rows as they are."""
+
+
 def _problems_of_residual(
     where: str, layer: LayerManifest, widths: LayerWidths, of_network: Columns, schema: GraphSchema
 ) -> Iterator[str]:
     if layer.residual is Residual.NONE:
         return
+    if layer.output_product and layer.residual_place is not ResidualPlace.BEHIND_ACTIVATION:
+        yield f"{where}: outputProduct stands behind the activation, and residualPlace before it; leave one of them out"
     if layer.is_pre_activated and layer.residual_place is not ResidualPlace.BEHIND_ACTIVATION:
         yield f"{where}: norm and activation stand before the convolution, and residualPlace beside them; leave it out"
     read = of_network if layer.reads_input else widths.inputs
@@ -376,7 +403,7 @@ def _problems_of_residual(
     for type_, columns in widths.outputs.items():
         if type_ not in read:
             yield f"{where}: residual adds the {whose}'s input, which has no rows of {_named(schema, type_)}"
-        elif layer.residual is not Residual.PROJECTED and read[type_] != columns:
+        elif layer.residual in _OF_ONE_WIDTH and read[type_] != columns:
             yield (
                 f"{where}: residual {layer.residual} adds the {whose}'s input of {read[type_]} columns to {columns}; "
                 "set residual to Projected"
@@ -408,7 +435,9 @@ def _problems_behind(
         yield f"head: {named} have no features that it could read"
 
 
-def _ends_of(conv: ConvolutionManifest, schema: GraphSchema, read: Columns, inputs: Columns, number: int) -> Ends:
+def _ends_of(
+    conv: ConvolutionManifest, layer: LayerManifest, schema: GraphSchema, read: Columns, inputs: Columns, number: int
+) -> Ends:
     source, target = source_of(conv, schema), target_of(conv, schema)
     relation = schema.relations[conv.relation]
     return Ends(
@@ -421,6 +450,7 @@ def _ends_of(conv: ConvolutionManifest, schema: GraphSchema, read: Columns, inpu
         is_whole=conv.where is None,
         is_undirected=relation.edge_rules.direction is Direction.UNDIRECTED,
         edge_columns=() if relation.payload is UNSET else relation.payload.columns,
+        shares_softmax=layer.combination is Combination.ATTENTION,
     )
 
 
@@ -452,6 +482,10 @@ def _shapes_of_layer(
             shapes |= _product(f"{key}.own.{type_}", columns, widths.inputs[type_])
         if layer.residual is Residual.PROJECTED and not layer.reads_products:
             shapes |= _product(f"{key}.residuals.{type_}", columns, added[type_])
+        if layer.residual is Residual.GATED and added.get(type_) == columns:
+            shapes[f"{key}.residuals.{type_}.gate"] = (1,)
+        if layer.output_product:
+            shapes |= _product(f"{key}.outputs.{type_}", columns, columns)
     for type_, columns in normed.items():
         shapes |= {f"{key}.norms.{type_}.{name}": shape for name, shape in norm_shapes(layer.norm, columns).items()}
         slopes = activation_shapes(layer.activation, columns)

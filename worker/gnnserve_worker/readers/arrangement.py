@@ -6,27 +6,25 @@ the usual one is taken and listed as an assumption. A network that is stated lea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise, permutations, product
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from gnnserve_api.files.layers import (
     Activation,
     Convolution,
     DenseManifest,
     JumpingKnowledge,
-    LayersManifest,
     Norm,
-    Residual,
 )
+from gnnserve_api.files.programs import RelationKey
 from gnnserve_worker.models.layer_kind import LINEAR
 from gnnserve_worker.readers.convolutions import FoundConvolution, convolution_of
 from gnnserve_worker.readers.description import CheckpointDescription, CheckpointLayer
 from gnnserve_worker.readers.facts import CLASSES, with_facts
 from gnnserve_worker.readers.kinds import JUMPING, KINDS
 from gnnserve_worker.readers.names import (
-    EVERYWHERE,
     ModuleGroup,
     Scope,
     grouped,
@@ -39,7 +37,6 @@ from gnnserve_worker.readers.names import (
 )
 from gnnserve_worker.readers.parts import (
     Assumption,
-    FoundNorm,
     FoundProduct,
     is_prelu,
     last_number,
@@ -47,121 +44,21 @@ from gnnserve_worker.readers.parts import (
     parent_of,
     product_of,
 )
+from gnnserve_worker.readers.places import Arrangement, LayerPlace, ProductPlace, Stated
+from gnnserve_worker.readers.typed import read_typed
 
-_Any = TypeVar("_Any")
 _MOST_PERMUTED = 6
 _OLD_GCN = "GCNConv of torch_geometric below 2.0 (or GraphConv of DGL)"
-_WITHOUT_TENSORS = (Convolution.APPNP,)
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """Facts that are known of a network beside its file."""
-
-    convolutions: tuple[tuple[Convolution, ...], ...] = ()
-    """Kinds of each layer that has tensors."""
-    widths: tuple[int, ...] = ()
-    before: int | None = None
-    head: int | None = None
-    jumping: JumpingKnowledge | None = None
-    reads_input: bool | None = None
-    projected: tuple[int, ...] | None = None
-    """Layers that have a residual with a matrix."""
-    pre_activated: tuple[int, ...] = ()
-    """Layers whose norm reads what the layer reads."""
-    places: tuple[tuple[Norm, Activation], ...] | None = None
-    """What stands behind each product and layer, in the order of the network."""
-
-    @staticmethod
-    def of(layers: LayersManifest) -> Stated:
-        having = [one for one in layers.layers if any(conv.conv not in _WITHOUT_TENSORS for conv in one.convs)]
-        before = max((each.products for each in layers.before), key=len, default=())
-        return Stated(
-            tuple(tuple(conv.conv for conv in layer.convs) for layer in having),
-            tuple(layer.convs[0].width for layer in having),
-            len(before),
-            len(layers.head),
-            layers.jumping_knowledge,
-            layers.head_reads_input,
-            tuple(place for place, one in enumerate(having) if one.residual is Residual.PROJECTED),
-            tuple(place for place, one in enumerate(having) if one.is_pre_activated),
-            (
-                *((one.norm, one.activation) for one in before),
-                *((one.norm, one.activation) for one in having),
-                *((one.norm, one.activation) for one in layers.head),
-            ),
-        )
-
-
-@dataclass(slots=True)
-class ProductPlace:
-    """A product of the network, of each type or of all."""
-
-    name: str
-    of: dict[Scope, FoundProduct]
-
-    @property
-    def one(self) -> FoundProduct:
-        return next(iter(self.of.values()))
-
-    @property
-    def inputs(self) -> set[int]:
-        return {each.inputs for each in self.of.values()}
-
-    @property
-    def width(self) -> int:
-        return self.one.width
-
-
-@dataclass(slots=True)
-class LayerPlace:
-    """A layer of the network."""
-
-    name: str
-    convolutions: dict[Scope, FoundConvolution]
-    norms: dict[Scope, FoundNorm] = field(default_factory=dict)
-    slopes: dict[Scope, CheckpointLayer] = field(default_factory=dict)
-    """PReLUs, by types."""
-    residual: ProductPlace | None = None
-    is_pre_activated: bool = False
-    """Whether the norm reads what the layer reads."""
-
-    @property
-    def one(self) -> FoundConvolution:
-        return next(iter(self.convolutions.values()))
-
-    @property
-    def width(self) -> int:
-        return self.one.width
-
-    @property
-    def inputs(self) -> int:
-        return self.one.inputs
-
-
-@dataclass(slots=True)
-class Arrangement:
-    layers: list[LayerPlace] = field(default_factory=list)
-    before: list[ProductPlace] = field(default_factory=list)
-    head: list[ProductPlace] = field(default_factory=list)
-    jumping: JumpingKnowledge = JumpingKnowledge.LAST
-    jumping_module: CheckpointLayer | None = None
-    head_reads_input: bool = False
-    assumed: list[Assumption] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
-    """Tensors of modules that no network of layers has."""
-    unplaced: list[str] = field(default_factory=list)
-    """Tensors of norms, activations and products of which nothing tells where they stand."""
-    problem: str = ""
-    """Why the layers do not follow each other; empty: they do."""
 
 
 def arrange(
     description: CheckpointDescription,
     type_names: Sequence[str] = (),
-    stated: Stated = Stated(),
+    stated: Stated = Stated(),  # noqa: B008
+    relations: Sequence[RelationKey] = (),
 ) -> Arrangement:
-    """The modules of a file in the order of a network. `type_names`: of the graph, beside those that names tell."""
+    """The modules of a file in the order of a network. `type_names`, `relations`: of the graph, beside those that names
+    tell."""
     groups = grouped(_as_one_kind(description.layers), type_names)
     found = Arrangement(unread=list(description.others))
     norms: list[ModuleGroup] = []
@@ -179,7 +76,7 @@ def arrange(
             products.append(ProductPlace(group.name, _products_of(group)))
         else:
             found.unread += group.tensors
-    _put_layers(found, convolutions, stated)
+    _put_layers(found, convolutions, stated, relations)
     _put_products(found, products, stated)
     _choose_widths(found, stated)
     _put_norms(found, norms, stated)
@@ -208,9 +105,15 @@ def _products_of(group: ModuleGroup) -> dict[Scope, FoundProduct]:
 # --- layers
 
 
-def _put_layers(found: Arrangement, groups: Sequence[ModuleGroup], stated: Stated) -> None:
+def _put_layers(
+    found: Arrangement, groups: Sequence[ModuleGroup], stated: Stated, relations: Sequence[RelationKey]
+) -> None:
     places: list[LayerPlace] = []
     for number, group in enumerate(sorted(groups, key=lambda one: order_of(one.name))):
+        typed = read_typed(group.one, relations)
+        if typed is not None:
+            places.append(LayerPlace(group.name, {**typed.convolutions}, typed=typed))
+            continue
         kinds = stated.convolutions[number] if number < len(stated.convolutions) else ()
         read = {scope: _convolution(module, kinds) for scope, module in group.modules.items()}
         if any(one is None for one in read.values()):
@@ -589,8 +492,3 @@ def _is_put_in_order(found: Arrangement, family: Sequence[ModuleGroup], stated: 
     for group, host in zip(family, min(fitting, key=lambda chosen: any(one.is_last for one in chosen)), strict=True):
         host.put(group)
     return True
-
-
-def scoped(of: Mapping[Scope, _Any], scope: Scope) -> _Any | None:
-    """The one of a scope, or that of all."""
-    return of.get(scope, of.get(EVERYWHERE))

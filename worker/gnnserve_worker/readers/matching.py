@@ -14,11 +14,11 @@ import numpy as np
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import LayersManifest
 from gnnserve_worker.models.layer_kind import Shapes
-from gnnserve_worker.readers.arrangement import Stated
 from gnnserve_worker.readers.convolutions import kinds_of
 from gnnserve_worker.readers.description import listed
 from gnnserve_worker.readers.misfit import AS_PROGRAM, MisfitError
 from gnnserve_worker.readers.parts import Taken, shapes_of
+from gnnserve_worker.readers.places import Stated
 from gnnserve_worker.readers.reading import ReadLayers, read_shapes
 
 _INSPECT = "`gnnserve model inspect FILE` writes the layers that the file looks like"

@@ -11,6 +11,7 @@ import numpy as np
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import (
     Activation,
+    Combination,
     Convolution,
     ConvolutionManifest,
     DenseManifest,
@@ -24,10 +25,12 @@ from gnnserve_api.files.layers import (
 )
 from gnnserve_api.files.programs import RelationKey
 from gnnserve_worker.models.layer_kind import Shapes
-from gnnserve_worker.readers.arrangement import Arrangement, LayerPlace, ProductPlace, Stated, arrange, scoped
+from gnnserve_worker.readers.arrangement import arrange
 from gnnserve_worker.readers.description import CheckpointDescription, ModuleFacts, describe
 from gnnserve_worker.readers.names import EVERYWHERE
 from gnnserve_worker.readers.parts import Assumption, Taken, TakenTensors, shapes_of, spread, taken, zeros
+from gnnserve_worker.readers.places import Arrangement, LayerPlace, ProductPlace, Stated, scoped
+from gnnserve_worker.readers.typed import TypedLayer
 
 _ONE_RELATION = RelationKey()
 NO_LAYERS = "APPNP has no tensors, and a layer of one's own that sums neighbours may have those of a Linear"
@@ -102,8 +105,9 @@ def read_shapes(
 ) -> ReadLayers:  # fmt: skip
     """The same by the shapes of its tensors. `stated`: what is known of the network."""
     description = describe(without_copies(shapes), facts)
-    found = arrange(description, () if schema is None else [kind.name for kind in schema.types], stated)
-    names = _names_in(found) if schema is None else GraphNames.of(schema)
+    known = GraphNames((), ()) if schema is None else GraphNames.of(schema)
+    found = arrange(description, known.types, stated, known.relations)
+    names = _names_in(found) if schema is None else known
     writer = _Writer(found, names)
     layers = writer.layers()
     return ReadLayers(
@@ -163,7 +167,8 @@ class _Writer:
         elif found.jumping is JumpingKnowledge.LAST and found.head and _are_as_wide(found.layers):
             self._assume("jumpingKnowledge", "Last", "the maximum over layers has the same tensors")
         if len(self._names.types) > 1:
-            self._assume("layers[].combine", "Sum", "of what relations give to a type")
+            if any(one.typed is None for one in found.layers):
+                self._assume("layers[].combine", "Sum", "of what relations give to a type")
             self._assume("spec.graph.source.typed.target", self._names.types[0], "the type that is scored")
         if not layers:
             self._assume("layers", "none", NO_LAYERS)
@@ -199,6 +204,8 @@ class _Writer:
         convs = tuple(self._convolutions(f"{key}.convs", layer))
         targets = sorted({self._names.types.index(self._names.relations[one.relation].target) for one in convs})
         types = {place: self._names.types[place] for place in targets}
+        if layer.typed is not None:
+            return self._typed(key, layer.typed, convs, types)
         norm, activation = Norm.NONE, Activation.NONE if is_last else Activation.RELU
         if not is_last:
             self._assume("layers[].activation", "Relu", "behind each layer" if found.head else "but the last")
@@ -217,6 +224,19 @@ class _Writer:
             convs, norm=norm, activation=activation, is_pre_activated=layer.is_pre_activated,
             residual=self._residual(key, layer, types),
             residual_place=ResidualPlace.BEHIND_ACTIVATION if layer.residual is None else ResidualPlace.BEFORE_NORM,
+        )  # fmt: skip
+
+    def _typed(
+        self, key: str, layer: TypedLayer, convs: tuple[ConvolutionManifest, ...], types: Mapping[int, str]
+    ) -> LayerManifest:
+        """HGTConv."""
+        for type_, name in types.items():
+            self.taken |= {f"{key}.outputs.{type_}.{end}": one for end, one in layer.outputs[name].items()}
+            if name in layer.gates:
+                self.taken[f"{key}.residuals.{type_}.gate"] = layer.gates[name]
+        residual = Residual.GATED if layer.gates else Residual.NONE
+        return LayerManifest(
+            convs, Combination.ATTENTION, activation=Activation.GELU, residual=residual, output_product=True
         )  # fmt: skip
 
     def _convolutions(self, key: str, layer: LayerPlace) -> list[ConvolutionManifest]:

@@ -28,6 +28,8 @@ _AGGREGATIONS = (Aggregation.MEAN, Aggregation.SUM, Aggregation.MAX)
 _OF_ONE_AGGREGATION = (Convolution.GRAPH_SAGE, Convolution.GRAPH_CONV)
 _SWITCHES = ("self_loops", "is_normalised", "improved", "has_unit_rows")
 """Fields that are true or false."""
+_OF_WEIGHTS = (Residual.PROJECTED, Residual.GATED)
+"""Residuals that have weights."""
 _FIELD = "spec.model.layers"
 
 
@@ -55,7 +57,7 @@ def other_layers(layers: LayersManifest) -> Iterator[tuple[str, str, LayersManif
         )
     yield from _all_layers(
         layers, "without what is added of a layer's input", f"leave residual of {_FIELD} out",
-        lambda layer: replace(layer, residual=Residual.NONE) if layer.residual is not Residual.PROJECTED else layer,
+        lambda layer: layer if layer.residual in _OF_WEIGHTS else replace(layer, residual=Residual.NONE),
     )  # fmt: skip
     for aggregation in _AGGREGATIONS:
         yield from _all_convolutions(

@@ -26,13 +26,8 @@ from gnnserve_api.files.training import TrainedBy
 from gnnserve_api.spec.model import Batches, Model
 from gnnserve_worker.generation.batches import batches_of, report_batches, steps_of_epoch
 from gnnserve_worker.generation.blocks import parted
-from gnnserve_worker.generation.layer_modules import (
-    GraphTensors,
-    LayersModule,
-    Learning,
-    canonical,
-    tensors_of,
-)
+from gnnserve_worker.generation.layer_convolutions import Learning
+from gnnserve_worker.generation.layer_modules import GraphTensors, LayersModule, canonical, tensors_of
 from gnnserve_worker.generation.layers import CPU
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramSamples, served_features
 from gnnserve_worker.generation.train import Trainee

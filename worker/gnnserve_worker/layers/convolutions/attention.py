@@ -1,4 +1,5 @@
-"""Sums weighed by attention: GAT, GATv2 and Transformer. Softmax is over the list of a target alone."""
+"""Sums weighed by attention: GAT, GATv2 and Transformer. Softmax is over the list of a target, or over those of several
+relations together (`layers/shared_softmax.py`)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ import numpy as np
 from gnnserve_api.files.layers import ConvolutionManifest
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.layers.convolutions.kind import (
+    AttendingConvolution,
     BuiltConvolution,
     ConvolutionKind,
+    EdgeScores,
     Ends,
     Shapes,
     Step,
@@ -57,9 +60,9 @@ def _linear(weight: np.ndarray) -> Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class AdditiveAttention(BuiltConvolution):
-    """GAT. A head's score of either end is one vector times its row, and sums commute with products, so that rows are
-    summed as they are, and multiplied once summed."""
+class AdditiveAttention(AttendingConvolution):
+    """GAT and RGAT. A head's score of either end is one vector times its row, and sums commute with products, so that
+    rows are summed as they are, and multiplied once summed."""
 
     heads: int
     slope: float
@@ -73,7 +76,7 @@ class AdditiveAttention(BuiltConvolution):
     products: HeadProducts
     bias: np.ndarray
 
-    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+    def scores(self, products: np.ndarray, step: Step) -> EdgeScores:
         lists, memory, count = step.lists, step.memory, step.count
         edges = int(lists.bounds[count])
         scores, own = memory.rows(edges, self.heads), memory.rows(count if self.has_self_loops else 0, self.heads)
@@ -81,9 +84,10 @@ class AdditiveAttention(BuiltConvolution):
             self.of_source(products, memory), self.of_target(step.targets[:count], memory),
             lists.columns(self.edge_columns), self.edge_vectors, lists.sources, lists.bounds, self.slope, scores, own,
         )  # fmt: skip
-        summed = memory.rows(count, self.heads * products.shape[1])
-        sum_attended(scores, own, products, lists.sources, lists.bounds, 0, products.shape[1], summed)
-        return summed
+        return EdgeScores(scores, own)
+
+    def attended(self, products: np.ndarray, scores: EdgeScores, step: Step, *, are_weights: bool) -> np.ndarray:
+        return sum_heads(products, scores, step, 0, products.shape[1], are_weights=are_weights)
 
     def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
         rows = self.products(aggregated, step.memory)
@@ -92,7 +96,7 @@ class AdditiveAttention(BuiltConvolution):
 
 
 @dataclass(frozen=True, slots=True)
-class JointAttention(BuiltConvolution):
+class JointAttention(AttendingConvolution):
     """GATv2. Scores are of the sum of both ends' products, and what is summed are those of the neighbours."""
 
     heads: int
@@ -112,7 +116,7 @@ class JointAttention(BuiltConvolution):
     def of_sources(self, sources: np.ndarray, memory: RunMemory) -> np.ndarray:
         return self.of_source(sources, memory)
 
-    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+    def scores(self, products: np.ndarray, step: Step) -> EdgeScores:
         lists, memory, count = step.lists, step.memory, step.count
         of_target = self.of_source if self.of_target is None else self.of_target
         edges = int(lists.bounds[count])
@@ -121,12 +125,27 @@ class JointAttention(BuiltConvolution):
             products, of_target(step.targets[:count], memory), self.attention, lists.columns(self.edge_columns),
             self.edge_matrix, lists.sources, lists.bounds, self.slope, scores, own, NO_SCALES,
         )  # fmt: skip
-        summed, columns = memory.rows(count, products.shape[1]), products.shape[1] // self.heads
-        sum_attended(scores, own, products, lists.sources, lists.bounds, columns, columns, summed)
-        return summed
+        return EdgeScores(scores, own)
+
+    def attended(self, products: np.ndarray, scores: EdgeScores, step: Step, *, are_weights: bool) -> np.ndarray:
+        columns = products.shape[1] // self.heads
+        return sum_heads(products, scores, step, columns, columns, are_weights=are_weights)
 
     def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
         return heads_together(aggregated, self.heads, self.averages, self.bias, step)
+
+
+def sum_heads(
+    products: np.ndarray, scores: EdgeScores, step: Step, apart: int, columns: int, *, are_weights: bool
+) -> np.ndarray:
+    """Sums of the heads beside each other, float32 [targets, heads · columns]. `apart`: how many columns a head's part
+    of a product stands behind that of the head before; 0: each reads all. `are_weights`: as of `attended`."""
+    lists, heads = step.lists, scores.of_edges.shape[1]
+    summed = step.memory.rows(step.count, heads * columns)
+    sum_attended(
+        scores.of_edges, scores.of_targets, products, lists.sources, lists.bounds, apart, columns, are_weights, summed
+    )  # fmt: skip
+    return summed
 
 
 def heads_together(
@@ -143,28 +162,35 @@ def heads_together(
 
 
 @dataclass(frozen=True, slots=True)
-class ProductAttention(BuiltConvolution):
+class ProductAttention(AttendingConvolution):
     """Transformer. A query times the matrix of the keys is a vector that a neighbour's row is multiplied by, so that
     keys are not made; and rows are summed as they are, and multiplied once summed."""
 
     heads: int
     query: Product
-    """Product of a target: a vector over rows of neighbours for each head, behind them one over columns of edges."""
+    """Product of a target: a vector over rows of neighbours for each head, behind them one over columns of edges, and,
+    where a softmax is over several relations, the score of the bias of the keys."""
     edge_columns: Columns
     values: HeadProducts
-    """Over what each head has summed of rows, of columns of edges, and of its weights, 1 or, of an empty list, 0."""
+    """Over what each head has summed of rows, of columns of edges, and of its weights: 1, of an empty list 0, and of a
+    softmax over several relations the share of this one."""
     skip: Product | None
     beta: np.ndarray | None
     """float32 [3 · width]: of the sum, of the node's own row, and of their difference."""
 
-    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+    def scores(self, products: np.ndarray, step: Step) -> EdgeScores:
         lists, memory, count = step.lists, step.memory, step.count
         edge_rows = lists.columns(self.edge_columns)
         scores = memory.rows(int(lists.bounds[count]), self.heads)
         queries = self.query(step.targets[:count], memory)
         _product_scores(products, queries, edge_rows, lists.sources, lists.bounds, scores, NO_SCALES)
-        summed = memory.rows(count, self.heads * (products.shape[1] + edge_rows.shape[1] + 1))
-        _sum_with_edges(scores, products, edge_rows, lists.sources, lists.bounds, summed)
+        return EdgeScores(scores, memory.rows(0, self.heads))
+
+    def attended(self, products: np.ndarray, scores: EdgeScores, step: Step, *, are_weights: bool) -> np.ndarray:
+        lists = step.lists
+        edge_rows = lists.columns(self.edge_columns)
+        summed = step.memory.rows(step.count, self.heads * (products.shape[1] + edge_rows.shape[1] + 1))
+        _sum_with_edges(scores.of_edges, products, edge_rows, lists.sources, lists.bounds, are_weights, summed)
         return summed
 
     def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
@@ -261,6 +287,7 @@ def _product_scores(
 ) -> None:  # fmt: skip
     heads, columns, width = scores.shape[1], rows.shape[1], edge_rows.shape[1]
     flat, stride = queries.reshape(-1), queries.shape[1]
+    of_keys = heads * (columns + width)
     for target in range(len(queries)):
         for edge in range(bounds[target], bounds[target + 1]):
             source = sources[edge]
@@ -269,6 +296,8 @@ def _product_scores(
                 first = heads * columns + head * width
                 for place in range(width):
                     score += queries[target, first + place] * edge_rows[edge, place]
+                if stride > of_keys:
+                    score += queries[target, of_keys + head]
                 scores[edge, head] = score
 
 
@@ -295,15 +324,18 @@ def _soften(scores: np.ndarray, begin: int, end: int, head: int, itself: Any) ->
 @kernel
 def sum_attended(
     scores: np.ndarray, own: np.ndarray, rows: np.ndarray, sources: np.ndarray, bounds: np.ndarray, step: int,
-    columns: int, out: np.ndarray,
+    columns: int, are_weights: bool, out: np.ndarray,
 ) -> None:  # fmt: skip
     """Sums of the heads beside each other, of `columns` each. `step`: how many columns a head's part of a row stands
-    behind that of the head before; 0: each reads all. Scores become weights."""
+    behind that of the head before; 0: each reads all. Scores become weights, unless they are; nodes read themselves by
+    scores alone."""
     heads = scores.shape[1]
     for target in range(len(out)):
         begin, end = bounds[target], bounds[target + 1]
         for head in range(heads):
-            itself = _soften(scores, begin, end, head, own[target, head] if len(own) > 0 else np.float32(-np.inf))
+            itself = np.float32(0.0)
+            if not are_weights:
+                itself = _soften(scores, begin, end, head, own[target, head] if len(own) > 0 else np.float32(-np.inf))
             line = out[target, head * columns : (head + 1) * columns]
             for column in range(columns):
                 line[column] = itself * rows[target, head * step + column] if len(own) > 0 else np.float32(0.0)
@@ -320,18 +352,20 @@ def sum_attended(
 @kernel
 def _sum_with_edges(
     scores: np.ndarray, rows: np.ndarray, edge_rows: np.ndarray, sources: np.ndarray, bounds: np.ndarray,
-    out: np.ndarray,
+    are_weights: bool, out: np.ndarray,
 ) -> None:  # fmt: skip
-    """Sums of each head: of rows, of columns of the edges, and of its weights. Scores become weights."""
+    """Sums of each head: of rows, of columns of the edges, and of its weights. Scores become weights, unless they
+    are."""
     heads, columns, width = scores.shape[1], rows.shape[1], edge_rows.shape[1]
     each = columns + width + 1
     for target in range(len(out)):
         begin, end = bounds[target], bounds[target + 1]
         out[target] = 0.0
         for head in range(heads):
-            _soften(scores, begin, end, head, np.float32(-np.inf))
-            if end > begin:
-                out[target, (head + 1) * each - 1] = 1.0
+            if not are_weights:
+                _soften(scores, begin, end, head, np.float32(-np.inf))
+                if end > begin:
+                    out[target, (head + 1) * each - 1] = 1.0
         for edge in range(begin, end):
             row = rows[sources[edge]]
             for head in range(heads):
@@ -341,6 +375,8 @@ def _sum_with_edges(
                     line[column] += weight * row[column]
                 for place in range(width):
                     line[columns + place] += weight * edge_rows[edge, place]
+                if are_weights:
+                    line[each - 1] += weight
 
 
 @kernel
@@ -488,7 +524,10 @@ class Transformer(Attention):
     def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
         heads, columns = conv.heads, columns_of_head(conv)
         edges = by_head(tensors["lin_edge.weight"], heads) if conv.edge_columns else np.empty((heads, columns, 0))
-        weight, bias = queries_of(conv, tensors, [by_head(tensors["lin_key.weight"], heads), edges])
+        keys = [by_head(tensors["lin_key.weight"], heads), edges]
+        if ends.shares_softmax and conv.bias:
+            keys.append(tensors["lin_key.bias"].reshape(heads, columns, 1))
+        weight, bias = queries_of(conv, tensors, keys)
         value_bias = tensors.get("lin_value.bias", np.zeros(heads * columns, np.float32)).reshape(heads, columns, 1)
         values = np.concatenate([by_head(tensors["lin_value.weight"], heads), edges, value_bias], axis=2)
         return ProductAttention(
@@ -511,7 +550,8 @@ def queries_of(
     conv: ConvolutionManifest, tensors: Mapping[str, np.ndarray], keys: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Queries times the matrices of the keys, as one product of a target's row: its weight and bias. A bias of the keys
-    adds the same to all scores of a target, which softmax takes off again. `keys`: each [heads, columns, inputs]."""
+    adds the same to all scores of a target, which a softmax over one relation takes off again. `keys`: each [heads,
+    columns, inputs]."""
     heads, columns = conv.heads, columns_of_head(conv)
     matrix = by_head(tensors["lin_query.weight"].astype(np.float64), heads) / np.sqrt(columns)
     bias = tensors.get("lin_query.bias", np.zeros(heads * columns)).reshape(heads, columns) / np.sqrt(columns)

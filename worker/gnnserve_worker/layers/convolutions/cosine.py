@@ -33,7 +33,7 @@ class CosineAttention(BuiltConvolution):
         own = memory.rows(count if self.has_self_loops else 0, 1)
         _cosines(unit, count, lists.sources, lists.bounds, self.beta, scores, own, NO_SCALES)
         summed = memory.rows(count, products.shape[1])
-        sum_attended(scores, own, products, lists.sources, lists.bounds, 0, products.shape[1], summed)
+        sum_attended(scores, own, products, lists.sources, lists.bounds, 0, products.shape[1], False, summed)
         return summed
 
 

@@ -56,6 +56,10 @@ class Ends:
     """Whether lists hold each edge at both of its ends."""
     edge_columns: tuple[str, ...]
     """Names of the columns that the edges have."""
+    shares_softmax: bool = False
+    """Whether its softmax is over the lists of all relations of the target's type together."""
+    are_products: bool = False
+    """Whether the rows are the convolution's own products (`projected.py`)."""
 
     def columns_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """Places of columns of the edges."""
@@ -106,6 +110,31 @@ class BuiltConvolution(ABC):
 
     def run(self, step: Step) -> np.ndarray:
         return self.behind(self.aggregate(self.of_sources(step.sources, step.memory), step), step)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeScores:
+    """Scores by which edges are weighed, for each head."""
+
+    of_edges: np.ndarray
+    """float32 [edges, heads]; a softmax makes weights of them where they are."""
+    of_targets: np.ndarray
+    """float32 [targets, heads]: of each node itself; [0, heads]: none reads itself."""
+
+
+class AttendingConvolution(BuiltConvolution):
+    """A sum that is weighed by a softmax of scores, which a layer may take over several relations together."""
+
+    @abstractmethod
+    def scores(self, products: np.ndarray, step: Step) -> EdgeScores: ...
+
+    @abstractmethod
+    def attended(self, products: np.ndarray, scores: EdgeScores, step: Step, *, are_weights: bool) -> np.ndarray:
+        """Aggregate of the products, weighed by a softmax of the scores over the list of each target. `are_weights`:
+        whether the scores are weights already, of a softmax over more lists than these."""
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        return self.attended(products, self.scores(products, step), step, are_weights=False)
 
 
 class ConvolutionKind(ABC):

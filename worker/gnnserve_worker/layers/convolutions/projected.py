@@ -24,11 +24,19 @@ from gnnserve_worker.layers.convolutions.attention import (
     heads_together,
     queries_of,
     scored_by_head,
-    sum_attended,
+    sum_heads,
 )
 from gnnserve_worker.layers.convolutions.film import modulate
-from gnnserve_worker.layers.convolutions.kind import BuiltConvolution, Ends, Shapes, Step
+from gnnserve_worker.layers.convolutions.kind import (
+    AttendingConvolution,
+    BuiltConvolution,
+    EdgeScores,
+    Ends,
+    Shapes,
+    Step,
+)
 from gnnserve_worker.layers.convolutions.propagation import Gcn, Propagated, Propagation, Sgc, Tag, WeighLists
+from gnnserve_worker.layers.convolutions.relational import edge_vectors, scored_by_all
 from gnnserve_worker.layers.dense import (
     Change,
     Product,
@@ -330,8 +338,8 @@ class _Film(ProjectedKind):
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionOfProducts(BuiltConvolution):
-    """GAT over the values of a neighbour and its scores behind them, and scores of the node itself."""
+class AttentionOfProducts(AttendingConvolution):
+    """GAT and RGAT over the values of a neighbour and its scores behind them, and scores of the node itself."""
 
     heads: int
     slope: float
@@ -342,7 +350,7 @@ class AttentionOfProducts(BuiltConvolution):
     averages: bool
     bias: np.ndarray
 
-    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+    def scores(self, products: np.ndarray, step: Step) -> EdgeScores:
         lists, memory, count, heads = step.lists, step.memory, step.count, self.heads
         columns, edges = products.shape[1] - heads, int(lists.bounds[count])
         of_sources = memory.rows(len(products), heads)
@@ -352,9 +360,11 @@ class AttentionOfProducts(BuiltConvolution):
             of_sources, step.targets[:count], lists.columns(self.edge_columns), self.edge_vectors, lists.sources,
             lists.bounds, self.slope, scores, own,
         )  # fmt: skip
-        summed, of_head = memory.rows(count, columns), columns // heads
-        sum_attended(scores, own, products, lists.sources, lists.bounds, of_head, of_head, summed)
-        return summed
+        return EdgeScores(scores, own)
+
+    def attended(self, products: np.ndarray, scores: EdgeScores, step: Step, *, are_weights: bool) -> np.ndarray:
+        of_head = products.shape[1] // self.heads - 1
+        return sum_heads(products, scores, step, of_head, of_head, are_weights=are_weights)
 
     def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
         return heads_together(aggregated, self.heads, self.averages, self.bias, step)
@@ -393,6 +403,31 @@ class _Gat(ProjectedKind):
         )
 
 
+class _Rgat(_Gat):
+    def matrices(self, conv: ConvolutionManifest, tensors: Tensors) -> tuple[Matrix, Matrix | None]:
+        matrix = tensors["lin.weight"]
+        neighbour = np.concatenate([matrix, scored_by_all(matrix, tensors["k"])])
+        return Matrix(neighbour), Matrix(scored_by_all(matrix, tensors["q"]))
+
+    def tensors(self, conv: ConvolutionManifest) -> Shapes:
+        shapes: dict[str, tuple[int, ...]] = {"bias": (conv.width,)} if conv.bias else {}
+        if conv.edge_columns:
+            wide = conv.heads * columns_of_head(conv)
+            shapes |= {"lin_edge.weight": (wide, len(conv.edge_columns)), "e": (wide, conv.heads)}
+        return shapes
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Tensors) -> BuiltConvolution:
+        return AttentionOfProducts(
+            conv.heads,
+            conv.negative_slope,
+            False,
+            ends.columns_of(conv.edge_columns),
+            edge_vectors(conv, tensors),
+            conv.averages_heads,
+            tensors.get("bias", np.zeros(conv.width, np.float32)),
+        )
+
+
 class _Gatv2(ProjectedKind):
     def columns(self, conv: ConvolutionManifest, ends: Ends) -> ProductColumns:
         wide = conv.heads * columns_of_head(conv)
@@ -425,7 +460,7 @@ class _Gatv2(ProjectedKind):
 
 
 @dataclass(frozen=True, slots=True)
-class QueriedProducts(BuiltConvolution):
+class QueriedProducts(AttendingConvolution):
     """Transformer over the values of a neighbour and its keys behind them. The node itself has its queries, these times
     the matrix of columns of edges, and what is added of its own row."""
 
@@ -438,20 +473,22 @@ class QueriedProducts(BuiltConvolution):
     has_skip: bool
     beta: np.ndarray | None
 
-    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+    def scores(self, products: np.ndarray, step: Step) -> EdgeScores:
         lists, memory, count, heads = step.lists, step.memory, step.count, self.heads
         edge_rows, of_head = lists.columns(self.edge_columns), products.shape[1] // (2 * heads)
         scores, queries = memory.rows(int(lists.bounds[count]), heads), step.targets[:count]
         _score_keys(
             products.reshape(-1, of_head), queries, edge_rows, lists.sources, lists.bounds, scores, NO_SCALES,
         )  # fmt: skip
-        summed = memory.rows(count, heads * of_head)
-        sum_attended(
-            scores, memory.rows(0, heads), products, lists.sources, lists.bounds, of_head, of_head, summed
-        )  # fmt: skip
+        return EdgeScores(scores, memory.rows(0, heads))
+
+    def attended(self, products: np.ndarray, scores: EdgeScores, step: Step, *, are_weights: bool) -> np.ndarray:
+        lists, memory, of_head = step.lists, step.memory, products.shape[1] // (2 * self.heads)
+        summed = sum_heads(products, scores, step, of_head, of_head, are_weights=are_weights)
         if self.edge_values is not None:
-            of_edges = memory.rows(count, heads * edge_rows.shape[1])
-            _sum_edges(scores, edge_rows, lists.bounds, of_edges)
+            edge_rows = lists.columns(self.edge_columns)
+            of_edges = memory.rows(step.count, self.heads * edge_rows.shape[1])
+            _sum_edges(scores.of_edges, edge_rows, lists.bounds, of_edges)
             summed += self.edge_values(of_edges, memory)
         return summed
 
@@ -553,5 +590,6 @@ PROJECTED: Mapping[Convolution, ProjectedKind] = {
     Convolution.GATV2: _Gatv2(),
     Convolution.TRANSFORMER: _Transformer(),
     Convolution.FILM: _Film(),
+    Convolution.RGAT: _Rgat(),
 }
 """Kinds of convolutions over products; others do not commute with them, or have none."""

@@ -13,6 +13,7 @@ from gnnserve_worker.layers.convolutions.kind import ConvolutionKind
 from gnnserve_worker.layers.convolutions.means import GraphConv, GraphSage
 from gnnserve_worker.layers.convolutions.pna import Pna
 from gnnserve_worker.layers.convolutions.propagation import Appnp, Chebyshev, Gcn, Gcnii, Sgc, Tag
+from gnnserve_worker.layers.convolutions.relational import Rgat
 
 KINDS: Mapping[Convolution, ConvolutionKind] = {
     Convolution.GRAPH_SAGE: GraphSage(),
@@ -32,4 +33,5 @@ KINDS: Mapping[Convolution, ConvolutionKind] = {
     Convolution.AGNN: Agnn(),
     Convolution.GEN: Gen(),
     Convolution.FILM: Film(),
+    Convolution.RGAT: Rgat(),
 }
