@@ -1,8 +1,9 @@
 """Models as programs and as layers: how fast beside torch, what one that fails does to its neighbours, which models of
-public repositories are served right, what each convolution costs, and how accurate networks are that learn as layers.
+public repositories are served right, what each convolution costs, how accurate networks are that learn as layers, and
+how accurate attention over several types is.
 
 Each part is in a module of its own: `models_speed.py`, `models_neighbours.py`, `model_table/table.py`,
-`models_operations.py`, `models_accuracy.py`.
+`models_operations.py`, `models_accuracy.py`, `models_typed_accuracy.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from benchmarks.models.models_accuracy import ACCURACY_PARTS, ACCURACY_VERDICTS,
 from benchmarks.models.models_neighbours import NEIGHBOURS_VERDICTS, run_neighbours, show_neighbours
 from benchmarks.models.models_operations import OPERATIONS_VERDICTS, run_operations, show_operations
 from benchmarks.models.models_speed import SPEED_VERDICTS, run_speed, show_speed
+from benchmarks.models.models_typed_accuracy import (
+    TYPED_ACCURACY_VERDICTS,
+    run_typed_accuracy,
+    show_typed_accuracy,
+)
 from benchmarks.results import Benchmark, Part, main
 
 _SHOWS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
@@ -23,6 +29,7 @@ _SHOWS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
     "table": show_table,
     "operations": show_operations,
     "accuracies": show_accuracy,
+    "typedAccuracy": show_typed_accuracy,
 }
 """By what a part finds."""
 
@@ -42,8 +49,16 @@ BENCHMARK = Benchmark(
         Part("table", run_table, ("benchmarks.model_table.catalogue", "benchmarks.model_table.checking")),
         Part("operations", run_operations, ("benchmarks.models.operation_costs",)),
         *ACCURACY_PARTS,
+        Part("typed-accuracy", run_typed_accuracy, ("benchmarks.models.typed_accuracy",)),
     ),
-    (*SPEED_VERDICTS, *NEIGHBOURS_VERDICTS, *TABLE_VERDICTS, *OPERATIONS_VERDICTS, *ACCURACY_VERDICTS),
+    (
+        *SPEED_VERDICTS,
+        *NEIGHBOURS_VERDICTS,
+        *TABLE_VERDICTS,
+        *OPERATIONS_VERDICTS,
+        *ACCURACY_VERDICTS,
+        *TYPED_ACCURACY_VERDICTS,
+    ),
     about=__doc__,
     show=show,
 )

@@ -10,6 +10,8 @@ from benchmarks.model_table.table import in_words
 from benchmarks.models.models_accuracy import HEAD as ACCURACY_HEAD
 from benchmarks.models.models_accuracy import PUBLISHED_SAGE, accuracy_rows
 from benchmarks.models.models_operations import operation_head, operation_rows
+from benchmarks.models.models_typed_accuracy import HEAD as TYPED_HEAD
+from benchmarks.models.models_typed_accuracy import typed_rows
 from benchmarks.page.figure_blocks import SHAPE_WORDS, figures, paragraphs, table
 from benchmarks.page.peers_figures import HEAD, server_row
 
@@ -27,6 +29,7 @@ def models(found: Any) -> str:
     parts = {
         "speed": _speed, "neighbours": _neighbours, "table": _table, "operations": _operations,
         "accuracies": _accuracies,
+        "typedAccuracy": _typed_accuracy,
     }  # fmt: skip
     return paragraphs(*(render(found[name]) for name, render in parts.items() if name in found))
 
@@ -88,3 +91,7 @@ def _accuracies(found: Any) -> str:
         f"{PUBLISHED_SAGE} for a GraphSAGE; features of ogbn_arxiv_topo are substitutes."
     )
     return paragraphs(told, table(ACCURACY_HEAD, accuracy_rows(found)))
+
+
+def _typed_accuracy(found: Mapping[str, Any]) -> str:
+    return table(TYPED_HEAD, typed_rows(found))
