@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.changes.updates_changes import FEW_NEW_NODES, ChangeStream, Mix
-from benchmarks.changes.updates_measured import ApplyRate, ExactSums, Gathering, GraphFigures, MemoryPoint
+from benchmarks.changes.updates_measured import TOGETHER, ApplyRate, ExactSums, Gathering, GraphFigures, MemoryPoint
 from benchmarks.engine.engine import draw_batches
 from benchmarks.memory import read_memory
 from benchmarks.pairs import compute_ratio
@@ -57,8 +57,8 @@ MAX_DELTA_BYTES = 1 << 37
 _SEEDS = 1024
 _ROWS = 1 << 16
 """Rows of stored layers that are written at a time."""
-_TOGETHER = 2048
-"""Items that a follower of the log applies in one go."""
+_LATE_TOGETHER = 8192
+"""Items that a follower applies in one go where nothing is asked and the worker is late."""
 _OTHERS = 1 << 40
 """Ids of new nodes that one stream of changes leaves to another."""
 _SAMPLED = 20_000
@@ -173,6 +173,9 @@ class Subject:
             rate = _rate(living, stream, batch, effort.seconds)
             right_s = None if refresh is None else _make_right(living)
             yield msgspec.structs.replace(rate, layers=_DEEPER, stale=refresh is not None, right_s=right_s)
+        if refresh is None:
+            rate = _rate(living, stream, effort.batches[-1], effort.seconds, _LATE_TOGETHER)
+            yield msgspec.structs.replace(rate, layers=_DEEPER)
 
     def grow(self, changes: int) -> tuple[list[MemoryPoint], ExactSums]:
         """Memory while changes go on, and whether sums are still exact after all of them."""
@@ -237,14 +240,18 @@ class Subject:
         return Gathering(variant, share, round(reached, 3), median_ms, ratio.ratio, ratio.low, ratio.high, ratio.pairs)
 
 
-def _rate(living: LivingRevision, stream: ChangeStream, batch: int, seconds: float) -> ApplyRate:
-    apply_for(living, stream, batch, seconds / 10)
-    changes, took_s = apply_for(living, stream, batch, seconds)
+def _rate(
+    living: LivingRevision, stream: ChangeStream, batch: int, seconds: float, together: int = TOGETHER
+) -> ApplyRate:
+    apply = partial(apply_for, living, stream, batch, together=together)
+    apply(seconds / 10)
+    changes, took_s = apply(seconds)
     with timed_stages() as spent_s:
-        _, of_stages_s = apply_for(living, stream, batch, seconds / 2)
+        _, of_stages_s = apply(seconds / 2)
     per_s = round(changes / took_s)
-    print(f"batches of {batch}: {per_s:,} changes/s", file=sys.stderr)
-    return ApplyRate(batch, True, False, None, changes, per_s, shares_of(spent_s, of_stages_s))
+    print(f"batches of {batch}, {together:,} at a time: {per_s:,} changes/s", file=sys.stderr)
+    shares = shares_of(spent_s, of_stages_s)
+    return ApplyRate(batch, True, False, None, changes, per_s, shares, together=together)
 
 
 def _make_right(living: LivingRevision) -> float:
@@ -272,17 +279,19 @@ def reach_all(living: LivingRevision) -> None:
 
 
 def apply_for(
-    living: LivingRevision, stream: ChangeStream, batch: int, seconds: float, most: float = _NO_LIMIT
-) -> tuple[int, float]:
-    """Apply batches for about so long, or so many changes: how many, and the seconds that applying them took."""
+    living: LivingRevision, stream: ChangeStream, batch: int, seconds: float, most: float = _NO_LIMIT, *,
+    together: int = TOGETHER,
+) -> tuple[int, float]:  # fmt: skip
+    """Apply batches for about so long, or so many changes: how many, and the seconds that applying them took.
+    `together`: changes that are applied in one go."""
     done, took_s = 0, 0.0
     while took_s < seconds and done < most:
         count = max(1, int(min(_CHUNK, most - done)) // batch)
         bodies = [encode_batch(made) for made in stream.batches(batch, count)]
-        together = max(1, _TOGETHER // batch)
-        for start in range(0, count, together):
+        step = max(1, together // batch)
+        for start in range(0, count, step):
             began_s = time.perf_counter()
-            done += _apply(living, bodies[start : start + together])
+            done += _apply(living, bodies[start : start + step])
             took_s += time.perf_counter() - began_s
             if took_s >= seconds:
                 break

@@ -13,6 +13,9 @@ WANTED_FAMILIES = frozenset(
 )
 """A cascade is two variants, which are compared one by one."""
 
+TOGETHER = 2048
+"""Items that a follower of the log applies in one go."""
+
 
 class ApplyRate(msgspec.Struct, frozen=True):
     batch: int
@@ -35,6 +38,8 @@ class ApplyRate(msgspec.Struct, frozen=True):
     """Whether rows of layers behind the first are marked as stale; else all are kept exact."""
     right_s: float | None = None
     """Seconds in which all rows are made right afterwards, turn by turn as the background does; None: they are."""
+    together: int = TOGETHER
+    """Changes that are applied in one go."""
 
     @property
     def right_changes_per_s(self) -> int:

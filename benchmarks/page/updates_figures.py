@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.changes.updates_measured import TOGETHER
 from benchmarks.page.figure_blocks import figures, paragraphs, table
 
 _STAGES = ("finding", "lists", "rows", "sums", "deriving", "rest")
@@ -43,6 +44,7 @@ def _kept(rate: Mapping[str, Any]) -> str:
     exact, stale = (stored[:1], stored[1:]) if rate.get("stale") else (stored, [])
     kept = f"{' and '.join(exact)} exact" if rate["stored"] else "without stored1"
     kept += f", {' and '.join(stale)} marked as stale" if stale else ""
+    kept += f", {rate['together']:,} at a time" if rate.get("together", TOGETHER) != TOGETHER else ""
     return f"{kept}, nodes by degree" if rate["by_degree"] else kept
 
 

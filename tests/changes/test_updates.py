@@ -765,6 +765,18 @@ def test_while_predictions_are_computed_fewer_records_are_applied_in_one_go() ->
     assert items == [2048, 2048, 512, 2048, 512]
 
 
+def test_a_late_worker_that_is_asked_nothing_applies_more_in_one_go() -> None:
+    now_s = 0.0
+    lag, replica = Lag(lambda: now_s), FakeReplica()
+    applied = Follower(FlakyLog(None), lag, print, print, clock_s=lambda: now_s)  # type: ignore[arg-type]
+    lag.see_record(Record(1, "a", 1, 0, 1, 1, b""))
+    items = []
+    for at_s, replica.inferences in ((0.4, 0), (0.6, 0), (0.7, 1), (0.8, 1)):
+        now_s = at_s
+        items.append(applied._most_items(replica))
+    assert items == [2048, 8192, 512, 8192]
+
+
 def test_predictions_have_nine_tenths_of_the_time_unless_the_worker_is_late() -> None:
     now_s = 0.0
     lag, replica = Lag(lambda: now_s), FakeReplica()
