@@ -12,9 +12,13 @@ import yaml
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.layer_fields import layer_fields
+from gnnserve_api.spec.hub import SCHEME, TENSORS, HubAddress
 from gnnserve_api.spec.model import Architecture
+from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count, facts_table, output, print_json, put
 from gnnserve_worker.generation.checkpoint_architecture import architecture_fields
+from gnnserve_worker.generation.hub.weights import fetched_file
+from gnnserve_worker.kernel_folder import user_root
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.readers.files import read_weights_file
 from gnnserve_worker.readers.misfit import AS_PROGRAM
@@ -24,19 +28,21 @@ _SAFETENSORS = ".safetensors"
 _SHOWN = 12
 
 
-def print_inspection(file: Path, out: Path | None, *, as_json: bool) -> None:
-    """Read FILE, print what it looks like, and write its tensors to `out` where that is given."""
+def print_inspection(named: str, out: Path | None, *, as_json: bool) -> None:
+    """Read the file that is named, print what it looks like, and write its tensors to `out` where that is given."""
+    is_on_hub = named.startswith(SCHEME)
+    file = _fetched(named) if is_on_hub else Path(named)
     weights = read_weights_file(file)
     tensors = weights.tensors
     if not tensors:
-        raise InputError("FILE", f"{file} has no tensors", "save the whole state dict of the model")
+        raise InputError("FILE", f"{named} has no tensors", "save the whole state dict of the model")
     read = read_layers(tensors, facts=weights.facts)
     # An architecture has the options that are assumed of tensors alone.
     is_as_assumed = not weights.facts or read.layers == read_layers(tensors).layers
     fields = architecture_fields(tensors) if is_as_assumed else None
     if out is not None:
         _write(out, tensors)
-    uri = out or file.with_suffix(_SAFETENSORS)
+    uri = str(out or (named if is_on_hub else file.with_suffix(_SAFETENSORS)))
     model = _model(read, fields, uri)
     types, assumed = read.names.types, list(read.assumed)
     if fields is not None:
@@ -49,14 +55,14 @@ def print_inspection(file: Path, out: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "file": str(file), "tensors": len(tensors), "looksLike": read.description.says(), "model": model,
+                "file": named, "tensors": len(tensors), "looksLike": read.description.says(), "model": model,
                 "places": dict(_places(read)), "assumed": assumed if model else [], "unread": list(read.unread),
                 "unplaced": list(read.unplaced), "problem": read.problem,
             }
         )  # fmt: skip
         return
     console = output()
-    facts = [("file", f"{file}, {count(len(tensors), 'tensor')}"), ("looks like", read.description.says())]
+    facts = [("file", f"{named}, {count(len(tensors), 'tensor')}"), ("looks like", read.description.says())]
     put(console, facts_table(facts))
     if model is None:
         put(console, "", *_not_read(read))
@@ -67,15 +73,25 @@ def print_inspection(file: Path, out: Path | None, *, as_json: bool) -> None:
         put(console, "", _without_place(read))
     put(console, "", "This manifest would serve it:", "")
     console.file.write(_manifest(model, types))
-    notes = [f"- {uri} is written by --out {uri}, or safetensors.torch.save_file."] * (out is None and uri != file)
+    notes = [f"- {uri} is written by --out {uri}, or safetensors.torch.save_file."] * (out is None and uri != named)
     put(console, "", "The file does not tell, and it is assumed (correct what your model has otherwise):")
     put(console, *(f"- {one}" for one in assumed), *notes)
     put(console, "- expected: scores of your model tell whether all of this is right; without them nothing does.")
 
 
-def _model(read: ReadLayers, fields: Mapping[str, Any] | None, uri: Path) -> dict[str, Any] | None:
+def _fetched(address: str) -> Path:
+    """The file of an address of the Hugging Face Hub, kept for this user. InputError, ResourceError: it is none, or
+    cannot be fetched."""
+    found = HubAddress.parse(address, TENSORS.default)
+    if (problem := TENSORS.problem(address)) is not None or found is None:
+        raise InputError("FILE", problem or f"{address} is no address of a file")
+    with showing_progress() as listener:
+        return fetched_file(found, "FILE", user_root().parent, listener)
+
+
+def _model(read: ReadLayers, fields: Mapping[str, Any] | None, uri: str) -> dict[str, Any] | None:
     """Fields of `spec.model`; None: the file is not read as a whole."""
-    checkpoint = {"checkpoint": {"uri": str(uri)}}
+    checkpoint = {"checkpoint": {"uri": uri}}
     if fields is not None:
         return {**checkpoint, **fields}
     if not read.is_known:

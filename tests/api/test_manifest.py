@@ -194,8 +194,8 @@ def case(name: str, text: str, *expected: str):
         case(
             "weights in a pickle",
             spec("model: {checkpoint: {uri: file:///data/model.pt}}"),
-            "spec.model.checkpoint.uri: must be the path of a .safetensors file, as in data/model.safetensors; "
-            "safetensors.torch.save_file(model.state_dict(), PATH) makes the file "
+            "spec.model.checkpoint.uri: must be the path of a .safetensors file, as in data/model.safetensors or "
+            "hf://ORG/NAME@COMMIT; safetensors.torch.save_file(model.state_dict(), PATH) makes the file "
             '(value "file:///data/model.pt")',
         ),
         case(

@@ -373,6 +373,36 @@ def test_the_job_reaches_what_a_public_graph_is_fetched_from(
     assert "ingress" not in policy
 
 
+HUB_WEIGHTS = {"checkpoint": {"uri": "hf://lab/papers@0123456789abcdef0123456789abcdef01234567"}}
+
+
+@pytest.mark.parametrize(
+    ("extra_env", "ports"),
+    [([], [80, 443]), ([{"name": "HF_ENDPOINT", "value": "https://hub.lan:8443"}], [80, 443, 8443])],
+    ids=["the hub", "a mirror"],
+)
+def test_the_job_alone_reaches_the_hub(extra_env: list[dict[str, Any]], ports: list[int]) -> None:
+    children = build(make_service(model=HUB_WEIGHTS), workerExtraEnv=extra_env, apiServerPorts=[6443])
+    _, fetched = children["NetworkPolicy", "digits-generate"]["spec"]["egress"]
+    assert fetched == {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
+    of_workers = children["NetworkPolicy", "digits-worker"]["spec"]["egress"]
+    assert [port["port"] for rule in of_workers for port in rule["ports"]] == [53, 53, 5353, 5353, 6443]
+
+
+def test_the_job_alone_sees_the_token_of_the_hub_and_nothing_else_of_its_secret() -> None:
+    children = build(make_service(model=HUB_WEIGHTS, generation={"hub": {"secretName": "lab"}}))
+    pod = pod_of(children, "Job")
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "hub"]
+    assert volume["secret"] == {
+        "secretName": "lab", "optional": True, "defaultMode": 0o440, "items": [{"key": "token", "path": "token"}],
+    }  # fmt: skip
+    (container,) = pod["containers"]
+    assert {"name": "hub", "mountPath": "/etc/gnnserve/hub", "readOnly": True} in container["volumeMounts"]
+    assert environment(container)["GNNSERVE_HUB_TOKEN"] == "/etc/gnnserve/hub/token"  # noqa: S105
+    assert "lab" not in str(pod_of(children, "Deployment")["volumes"])
+    assert "GNNSERVE_HUB_TOKEN" not in str(build(make_service(model=HUB_WEIGHTS)))
+
+
 @pytest.mark.parametrize("spec", [{}, {"graph": {"source": {"pyg": {"name": "Cora"}}}}], ids=["no network", "fetched"])
 def test_a_mesh_may_reach_every_pod_and_every_pod_the_mesh(spec: dict[str, Any]) -> None:
     service = make_service(embeddings={"variant": "x1"}, **spec)

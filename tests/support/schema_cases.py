@@ -618,6 +618,11 @@ BREAKS_RULE = {
         "embeddings": {"sinks": [{"postgres": {"secretName": "one"}}]},
         "endpoint": {"tokens": {"secretName": "one"}},
     },
+    "generation.hub must name a Secret of its own: each value of those of endpoint is a token or a key": {
+        **MINIMAL,
+        "generation": {"hub": {"secretName": "one"}},
+        "endpoint": {"tokens": {"secretName": "one"}},
+    },
     "index must be true where there are no sinks: there would be nothing to do": {
         **MINIMAL,
         "embeddings": {"index": False},

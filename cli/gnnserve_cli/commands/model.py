@@ -121,10 +121,11 @@ def describe(
 
 def inspect(
     file: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="FILE",
-            help="Weights: a safetensors file, or one of torch.save, which is read as data and never unpickled.",
+            help="Weights: a safetensors file, one of torch.save, which is read as data and never unpickled, or an "
+            "address of the Hugging Face Hub, hf://ORG/NAME@COMMIT.",
             show_default=False,
         ),
     ],

@@ -25,7 +25,7 @@ from gnnserve_api.manifest import (
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.made_variants import made_variants, search_space, why_no_fewer_columns
 from gnnserve_api.spec.model import Model, says_hops
-from gnnserve_api.spec.paths import DataPath, DataVolume, PathBase, paths_of, resolve
+from gnnserve_api.spec.paths import DataPath, DataVolume, PathBase, hub_paths_of, paths_of, resolve
 from gnnserve_api.spec.pool import GNNWorkerPool
 from gnnserve_api.spec.program import Program
 from gnnserve_api.spec.pruning import FactorChoice
@@ -68,6 +68,7 @@ class _CheckedDocument:
                 }
                 for one in paths_of(self.service.spec)
             ],
+            "fetched": [{"field": one.field, "written": one.value.written} for one in hub_paths_of(self.service.spec)],
             "spec": self.service.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
         }
 
@@ -209,8 +210,9 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
 
 
 def _file_facts(spec: GNNServiceSpec) -> list[tuple[str, str]]:
-    """A row for each file that is named, with where it is looked for."""
-    places = dict.fromkeys(one.place for one in paths_of(spec))
+    """A row for each file that is named, with where it is looked for, or that it is fetched."""
+    fetched = (f"{one.value} (fetched when variants are made)" for one in hub_paths_of(spec))
+    places = dict.fromkeys([*(one.place for one in paths_of(spec)), *fetched])
     return [("" if row else "files", place) for row, place in enumerate(places)]
 
 

@@ -49,6 +49,9 @@ UPDATES_PATH = "/var/lib/gnnserve/updates"
 """Folder with the service's SQLite logs of changes: the one part of the repository's volume that workers write."""
 LOG_SECRET_PATH = "/etc/gnnserve/log"  # noqa: S105 - a folder
 """Folder of the mounted Secret with the address of the PostgreSQL that has the log of changes."""
+HUB_PATH = "/etc/gnnserve/hub"
+"""Folder of the mounted Secret with the token for the Hugging Face Hub."""
+HUB_TOKEN_KEY = "token"  # noqa: S105 - a key
 EMBEDDINGS_PATH = "/etc/gnnserve/embeddings"
 """Folder with a folder for each of spec.embeddings.sinks, by its place: the mounted Secret with its address."""
 TEMPORARY_PATH = "/tmp"  # noqa: S108 - an emptyDir of the pod
@@ -65,6 +68,13 @@ MIRROR_VARIABLE = "GNNSERVE_MIRROR"
 """An address or a folder, in which each public data set has a folder of its name with its files; for manifests that
 name no mirror. Of the user's environment, and in pods of the chart's `worker.extraEnv`. Unset: where their authors
 publish them."""
+HUB_ENDPOINT_VARIABLE = "HF_ENDPOINT"
+"""Address of the Hugging Face Hub, or of a mirror of it. Of the user's environment, and in pods of the chart's
+`worker.extraEnv`, as the hub's own programs take it. Unset: https://huggingface.co."""
+HUB_TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105 - a variable
+"""Token for private repositories of the hub, in the user's environment."""
+HUB_TOKEN_FILE_VARIABLE = "GNNSERVE_HUB_TOKEN"  # noqa: S105 - a variable
+"""File with that token, in place of the variable: in pods, of the Secret in spec.generation.hub."""
 REPOSITORY_VARIABLE = "GNNSERVE_REPOSITORY"
 SERVICE_VARIABLE = "GNNSERVE_SERVICE"
 NAMESPACE_VARIABLE = "GNNSERVE_NAMESPACE"

@@ -159,11 +159,11 @@ class Checkpoint(ApiModel):
     """Weights that are served as they are; nothing is trained."""
 
     uri: TensorsPath
-    """Path of a state dict of a torch_geometric.nn.GraphSAGE, GIN, GCN or GAT, or of a model of such convolutions
-    (conv1, conv2), of one SGConv, or of a torch_geometric.nn.MLP for SIGN. Its content is part of the revision's
-    identity: another file at the same place generates anew. Over more than 16,384 feature columns it is not pruned:
-    generation then refuses factors other than `[1]`, and the ranking method Lasso, which knows that limit without a
-    checkpoint too."""
+    """Path, or address on the Hugging Face Hub, of a state dict of a torch_geometric.nn.GraphSAGE, GIN, GCN or GAT, or
+    of a model of such convolutions (conv1, conv2), of one SGConv, or of a torch_geometric.nn.MLP for SIGN. Its content
+    is part of the revision's identity: another file at the same place generates anew. Over more than 16,384 feature
+    columns it is not pruned: generation then refuses factors other than `[1]`, and the ranking method Lasso, which
+    knows that limit without a checkpoint too."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file that `uri` names. Another file is refused. Absent: any file is read."""
     decoder: DecoderWeights | None = None

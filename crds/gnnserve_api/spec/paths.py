@@ -12,14 +12,17 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from gnnserve_api.spec.hub import PROGRAM, SCHEME, TENSORS, HubAddress, HubFile
 from gnnserve_api.spec.rules import Rule, server_rule, validations
+
+Part = TypeVar("Part", bound=BaseModel)
 
 BASE_CONTEXT = "path_base"
 """Key of pydantic's validation context under which a `PathBase` is given."""
@@ -29,7 +32,7 @@ MAX_PATH_LENGTH = 2048
 _FILE_URI = r"^file:///[^?#]+$"
 _ADDRESS = r"^https?://[^\s/@?#]+(/[^\s?#]*)?$"
 _SCHEME = r"^[A-Za-z][A-Za-z0-9+.-]*:"
-_ABSOLUTE = r"^(/|file:|https?:)"
+_ABSOLUTE = r"^(/|file:|https?:|hf:)"
 _LEAVES = r"(^|/)[.][.](/|$)"
 
 
@@ -51,7 +54,14 @@ class DataVolume:
     """Where the volume of spec.graph.volume is mounted; None: there is none."""
 
 
-PathBase = ManifestFolder | DataVolume
+@dataclass(frozen=True, slots=True)
+class FetchedFile:
+    """A file that was fetched from where a manifest names it."""
+
+    path: Path
+
+
+PathBase = ManifestFolder | DataVolume | FetchedFile
 
 
 def resolve(written: str, base: PathBase | None) -> Path:
@@ -59,8 +69,12 @@ def resolve(written: str, base: PathBase | None) -> Path:
 
     `base` None: nothing is known of the place, and the path must be absolute.
     """
+    if isinstance(base, FetchedFile):
+        return base.path
     if written.startswith("file:"):
         return Path(unquote(urlsplit(written).path))
+    if written.startswith(SCHEME):
+        raise ValueError("is on the Hugging Face Hub, and was not fetched")
     path = Path(written)
     if path.is_absolute():
         return path
@@ -91,10 +105,13 @@ def resolve(written: str, base: PathBase | None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class DataPath:
-    """A file or folder, as a manifest names it; or a web address, where the field takes one."""
+    """A file or folder, as a manifest names it; or a web address, or one of the Hugging Face Hub, where the field takes
+    it."""
 
     written: str
     base: PathBase | None = None
+    hub_file: str = ""
+    """The file that an address of the Hugging Face Hub means where it names none."""
 
     @property
     def path(self) -> Path:
@@ -105,6 +122,16 @@ class DataPath:
     def is_address(self) -> bool:
         """Whether it is a web address and no path."""
         return re.match(_ADDRESS, self.written) is not None
+
+    @property
+    def hub(self) -> HubAddress | None:
+        """Where it is on the Hugging Face Hub; None: it is not there."""
+        return HubAddress.parse(self.written, self.hub_file)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is on no file system until it is fetched."""
+        return self.is_address or self.hub is not None
 
     @property
     def is_absolute(self) -> bool:
@@ -134,6 +161,8 @@ class PathField:
     """How a file of this kind is written, where another one was given."""
     takes_addresses: bool = False
     """Whether it may be a web address."""
+    hub: HubFile | None = None
+    """The kind of file that is taken from the Hugging Face Hub; None: none is."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_wrap_validator_function(
@@ -151,6 +180,8 @@ class PathField:
         form = " || ".join(forms)
         if self.suffix:
             form = f"({form}) && self.endsWith('{self.suffix}')"
+        if self.hub is not None:
+            form = f"{form} || self.matches(r'{self.hub.pattern}')"
         stays = f"!self.startsWith('~') && (self.matches(r'{_ABSOLUTE}') || !self.matches(r'{_LEAVES}'))"
         return {
             "type": "string",
@@ -166,7 +197,8 @@ class PathField:
     def _requirement(self) -> str:
         kind = f"the path of a {self.suffix} file" if self.suffix else "a path"
         address = " or an address without a user in it" if self.takes_addresses else ""
-        return f"{kind}{address}, as in {self.example}"
+        hub = "" if self.hub is None else " or hf://ORG/NAME@COMMIT"
+        return f"{kind}{address}, as in {self.example}{hub}"
 
     def _parse(
         self, value: object, as_text: core_schema.ValidatorFunctionWrapHandler, info: core_schema.ValidationInfo
@@ -174,15 +206,18 @@ class PathField:
         if isinstance(value, DataPath):
             return value
         context: Mapping[str, Any] = info.context or {}
-        given = DataPath(as_text(value), context.get(BASE_CONTEXT))
+        hub_file = "" if self.hub is None else self.hub.default
+        given = DataPath(as_text(value), context.get(BASE_CONTEXT), hub_file)
         if problem := self._problem(given):
             raise ValueError(problem)
-        if given.base is not None and not given.is_address:
+        if given.base is not None and not given.is_remote:
             resolve(given.written, given.base)
         return given
 
     def _problem(self, given: DataPath) -> str | None:
         written = given.written
+        if self.hub is not None and written.startswith(SCHEME):
+            return self.hub.problem(written)
         if re.match(_SCHEME, written) and not (given.is_address and self.takes_addresses):
             if written.startswith("file:///") and re.search("[#?]", written):
                 return "must have # as %23 and ? as %3F in a URI, whose path they end; a plain path needs neither"
@@ -207,7 +242,7 @@ TablePath = Annotated[DataPath, PathField("data/nodes.parquet")]
 FolderPath = Annotated[DataPath, PathField("data/graph")]
 MirrorPath = Annotated[DataPath, PathField("https://mirror/ogb or data/ogb", takes_addresses=True)]
 ScoresPath = Annotated[DataPath, PathField("data/expected.npz")]
-ProgramPath = Annotated[DataPath, PathField("data/model.onnx")]
+ProgramPath = Annotated[DataPath, PathField("data/model.onnx", hub=PROGRAM)]
 HeteroDataPath = Annotated[
     DataPath,
     PathField(
@@ -222,6 +257,7 @@ TensorsPath = Annotated[
         "data/model.safetensors",
         suffix=".safetensors",
         how_to_make="safetensors.torch.save_file(model.state_dict(), PATH) makes the file",
+        hub=TENSORS,
     ),
 ]
 
@@ -254,8 +290,35 @@ class NamedPath:
 
 
 def paths_of(part: BaseModel, field: str = "spec") -> tuple[NamedPath, ...]:
-    """Every file and folder that a spec names, or a part of one, the field `field`; without web addresses."""
-    return tuple(one for one in _paths_in(part, field) if not one.value.is_address)
+    """Every file and folder that a spec names, or a part of one, the field `field`; without what is fetched."""
+    return tuple(one for one in _paths_in(part, field) if not one.value.is_remote)
+
+
+def hub_paths_of(part: BaseModel, field: str = "spec") -> tuple[NamedPath, ...]:
+    """Every file of the Hugging Face Hub that a spec names, or a part of one, the field `field`."""
+    return tuple(one for one in _paths_in(part, field) if one.value.hub is not None)
+
+
+def with_paths(part: Part, replaced: Mapping[DataPath, DataPath]) -> Part:
+    """The part with other values in place of some of its paths."""
+    changes = {}
+    for name in type(part).model_fields:
+        value = getattr(part, name)
+        if (other := _with_paths(value, replaced)) is not value:
+            changes[name] = other
+    return part.model_copy(update=changes) if changes else part
+
+
+def _with_paths(value: Any, replaced: Mapping[DataPath, DataPath]) -> Any:
+    """The very value where nothing in it is replaced."""
+    if isinstance(value, DataPath):
+        return replaced.get(value, value)
+    if isinstance(value, BaseModel):
+        return with_paths(value, replaced)
+    if isinstance(value, tuple):
+        members = tuple(_with_paths(member, replaced) for member in value)
+        return value if all(one is other for one, other in zip(members, value, strict=True)) else members
+    return value
 
 
 def _paths_in(value: object, name: str) -> Iterator[NamedPath]:

@@ -107,9 +107,9 @@ class ProgramFile(ApiModel):
     """A model exported as ONNX, which is served as it is: its file, and what each of its inputs and outputs is."""
 
     uri: ProgramPath
-    """Path of an ONNX file, or of the folder that `gnnserve-describe` or `gnnserve export` wrote. The folder's
-    manifest.yaml or export.json says what inputs, scores and hops are, which are then left out here. The content of its
-    files is part of the revision's identity."""
+    """Path, or address on the Hugging Face Hub, of an ONNX file, or path of the folder that `gnnserve-describe` or
+    `gnnserve export` wrote. The folder's manifest.yaml or export.json says what inputs, scores and hops are, which are
+    then left out here. The content of its files is part of the revision's identity."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the ONNX file. Another file is refused. Absent: any file is read."""
     hops: Annotated[int, Field(ge=0, le=MAX_HOPS)] | None = None

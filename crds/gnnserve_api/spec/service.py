@@ -10,7 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.pods.routing import RoutingTable
-from gnnserve_api.spec import canary, channels, embeddings, heterogeneous_rules, pooled, program_rules, task, updates
+from gnnserve_api.spec import (
+    canary,
+    channels,
+    embeddings,
+    generation,
+    heterogeneous_rules,
+    pooled,
+    program_rules,
+    task,
+    updates,
+)
 from gnnserve_api.spec.audience import Audience, selection
 from gnnserve_api.spec.cascade import MAX_PERCENTS
 from gnnserve_api.spec.embeddings import EmbeddingsSpec
@@ -55,7 +65,9 @@ _WITH_CASCADES = (
 )
 """CEL: variants, at most, where cascades are given."""
 
-_OF_PARTS = rules_in(channels, updates, embeddings, heterogeneous_rules, task, program_rules, pooled, canary)
+_OF_PARTS = rules_in(
+    channels, updates, embeddings, heterogeneous_rules, task, program_rules, pooled, canary, generation
+)  # fmt: skip
 """Rules that are declared beside the parts that they are about."""
 
 

@@ -289,10 +289,11 @@ def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServ
         words = [f"{job.failure_reason or 'no reason given'}: {sentence(job.failure_message) or 'its pods are gone'}"]
     bad_input = last is not None and last.terminated is not None and last.terminated.exit_code == PodExit.BAD_INPUT
     checkpoints = (spec.model.checkpoint, *(one.checkpoint for one in spec.variants.given))
+    program = spec.model.program
     files = [
         *(["graph's"] if _is_of_files(spec.graph.source) else []),
-        *(["checkpoint's"] if any(one is not None for one in checkpoints) else []),
-        *(["program's"] if spec.model.program is not None else []),
+        *(["checkpoint's"] if any(one is not None and one.uri.hub is None for one in checkpoints) else []),
+        *(["program's"] if program is not None and program.uri.hub is None else []),
     ]
     if bad_input and files and spec.graph.volume is None:
         words.append(

@@ -3,7 +3,7 @@ mount (spec.endpoint); the PodMonitor by which Prometheus scrapes them; the work
 their rights; and the network that pods may reach.
 
 Workers follow one ConfigMap, which has their routing, and accept requests from anywhere; generation fetches public
-graphs. Both reach the database with the log of changes.
+graphs, and weights of the Hugging Face Hub. Both reach the database with the log of changes.
 
 Without spec.endpoint every manifest is, byte for byte, what it was before the field existed, so that an upgraded
 operator restarts no workers.
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gnnserve_api.pods import interface as pods
-from gnnserve_api.pods.interface import HTTP_PORT, MIRROR_VARIABLE
+from gnnserve_api.pods.interface import HTTP_PORT, HUB_ENDPOINT_VARIABLE, MIRROR_VARIABLE
 from gnnserve_api.pods.pool import FIRST_PORT, LAST_PORT, grpc_port
 from gnnserve_api.spec.endpoint import EndpointSpec
-from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.paths import hub_paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.metadata import (
     Component,
@@ -200,8 +200,8 @@ _DNS = [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol
 """Policies see the port of the DNS pods, which is 5353 on OpenShift."""
 
 _WEB_PORTS = {"http": 80, "https": 443}
-_ADDRESS_VARIABLES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", MIRROR_VARIABLE}
-"""Variables of pods whose values are addresses that data sets are fetched from, or by way of."""
+_ADDRESS_VARIABLES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", MIRROR_VARIABLE, HUB_ENDPOINT_VARIABLE}
+"""Variables of pods whose values are addresses that files are fetched from, or by way of."""
 
 
 def build_service_account(parent: Parent) -> Manifest:
@@ -285,7 +285,7 @@ def _worker_policy(
 def build_generation_network_policy(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest | None:
     if not settings.network_policy:
         return None
-    ports = _download_ports(spec.graph.source, settings).union(_database_ports(spec, settings))
+    ports = _download_ports(spec, settings).union(_database_ports(spec, settings))
     # Neither ingress nor egress rules: nothing is allowed. Volumes are mounted by the node, not through the pod's
     # network.
     rules: Manifest = {}
@@ -325,16 +325,19 @@ def port_of_receiver(endpoint: str) -> tuple[int, ...]:
     return () if port is None else (port,)
 
 
-def _download_ports(source: GraphSource, settings: Settings) -> set[int]:
-    """Ports from which a public data set may be fetched. A policy cannot name hosts, and redirects lead to others."""
-    published = source.ogb or source.pyg
-    if published is None or (published.mirror is not None and not published.mirror.is_address):
+def _download_ports(spec: GNNServiceSpec, settings: Settings) -> set[int]:
+    """Ports from which a public data set, and files of the Hugging Face Hub, may be fetched. A policy cannot name
+    hosts, and redirects lead to others."""
+    published = spec.graph.source.ogb or spec.graph.source.pyg
+    mirror = None if published is None else published.mirror
+    is_published = published is not None and (mirror is None or mirror.is_address)
+    if not is_published and not hub_paths_of(spec):
         return set()
     others = (
         variable.get("value") for variable in settings.worker_extra_env
         if str(variable.get("name")).upper() in _ADDRESS_VARIABLES
     )  # fmt: skip
-    addresses = [None if published.mirror is None else str(published.mirror), *others]
+    addresses = [None if mirror is None else str(mirror), *others]
     return set(_WEB_PORTS.values()) | {port for address in addresses if (port := _port_of(address)) is not None}
 
 

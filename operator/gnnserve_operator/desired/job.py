@@ -49,6 +49,8 @@ from gnnserve_operator.desired.pod import (
 from gnnserve_operator.kinds import Manifest
 from gnnserve_operator.settings import Settings
 
+HUB_VOLUME = "hub"
+
 
 def build_job(
     parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: str, compacts: str | None = None
@@ -102,6 +104,9 @@ def build_generation_template(
     mounts, volumes = data_volumes(spec, claim)
     mounts += storage.build_log_secret_mounts(spec)
     volumes += storage.build_log_volumes(spec)
+    if (hub := spec.generation.hub) is not None:
+        mounts.append({"name": HUB_VOLUME, "mountPath": pods.HUB_PATH, "readOnly": True})
+        volumes.append(secret_volume(HUB_VOLUME, hub.secret_name, pods.HUB_TOKEN_KEY))
     container = build_container(
         GENERATE_CONTAINER,
         pods.GENERATE_COMMAND,
@@ -111,6 +116,7 @@ def build_generation_template(
             pods.MANIFEST_VARIABLE: generation_manifest(parent, spec),
             pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
             **data_environment(spec),
+            **_hub_environment(spec),
             **storage.build_generation_environment(parent, spec, compacts),
         },
         mounts=mounts,
@@ -143,6 +149,13 @@ def data_environment(spec: GNNServiceSpec) -> dict[str, str]:
     if volume is None or all(one.value.is_absolute for one in paths_of(spec)):
         return {}
     return {pods.DATA_VARIABLE: volume.mount_path}
+
+
+def _hub_environment(spec: GNNServiceSpec) -> dict[str, str]:
+    """Where the token for the Hugging Face Hub is; empty: it is asked without one."""
+    return (
+        {} if spec.generation.hub is None else {pods.HUB_TOKEN_FILE_VARIABLE: f"{pods.HUB_PATH}/{pods.HUB_TOKEN_KEY}"}
+    )
 
 
 def generation_manifest(parent: Parent, spec: GNNServiceSpec) -> str:

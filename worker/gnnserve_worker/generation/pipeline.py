@@ -20,6 +20,7 @@ from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
 from gnnserve_worker.generation.expected.listed import expected_digests
 from gnnserve_worker.generation.given_variants import given_digests
+from gnnserve_worker.generation.hub.weights import with_fetched_files, with_kept_files
 from gnnserve_worker.graph.sources.load import require_all, source_digest, undecided_digest
 from gnnserve_worker.progress import PUBLISH, OverallProgress, Progress, ProgressListener, silent
 from gnnserve_worker.repository.paths import RevisionIdentity
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 def find(service: GNNService, repository: Repository, *, graph_version: str | None = None) -> RevisionManifest | None:
     """The published revision that `generate` would find; None: it would generate one."""
-    return find_published(repository, identity_of(service.spec, graph_version))
+    spec = with_kept_files(service.spec, repository.downloads)
+    return None if spec is None else find_published(repository, identity_of(spec, graph_version))
 
 
 def generate(
@@ -50,7 +52,7 @@ def generate(
     InputError for what the user must fix, ResourceError when the disk is full; revisions that are already published
     stay as they are, and networks that were trained before an interruption are kept for the next call.
     """
-    spec = service.spec
+    spec = fetched_spec(service.spec, repository, progress)
     identity = identity_of(spec, graph_version)
     if (published := find_published(repository, identity)) is not None:
         return published
@@ -92,9 +94,17 @@ def _preparing(spec: GNNServiceSpec) -> Prepare:
 # --- which revision it is
 
 
+def fetched_spec(
+    spec: GNNServiceSpec, repository: Repository, progress: ProgressListener = silent
+) -> GNNServiceSpec:  # fmt: skip
+    """The spec with files in place of what it names on the Hugging Face Hub, fetched where they are not there. Raises
+    as `with_fetched_files` does."""
+    return with_fetched_files(spec, repository.downloads, progress)
+
+
 def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> RevisionIdentity:
-    """Read the files that the manifest names. `graph_version`: digest of the graph that is taken in place of the
-    source's. InputError: a file is missing, or is not the pinned one."""
+    """Read the files that the manifest names, none of which is still to be fetched. `graph_version`: digest of the
+    graph that is taken in place of the source's. InputError: a file is missing, or is not the pinned one."""
     weights = (*paths_of(spec.model, "spec.model"), *paths_of(spec.variants, "spec.variants"))
     require_all(weights if graph_version is not None else paths_of(spec))
     graph, earlier = graph_version, None

@@ -92,7 +92,7 @@ def _published(
         return generate()
     except DamagedError as error:
         # In a cluster only pods reach the volume, so advice to delete a folder would not help.
-        identity = pipeline.identity_of(service.spec, version)
+        identity = pipeline.identity_of(pipeline.fetched_spec(service.spec, repository), version)
         for graph in identity.graphs:
             kept = repository.set_aside(identity.recipe, graph, identity.checkpoint, identity.given, identity.expected)
         print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)
