@@ -4,7 +4,7 @@ model of fraud."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -111,19 +111,30 @@ class RelGraphConvLayer(nn.Module):
         return done if self.act is None else {kind: self.act(h) for kind, h in done.items()}
 
 
+class HeteroGraphConv(nn.Module):
+    """A module of each relation, under the names that GraphStorm gives them."""
+
+    def __init__(self, mods: Mapping[Key, nn.Module]) -> None:
+        super().__init__()
+        self.mods = nn.ModuleDict({str(key): module for key, module in mods.items()})
+
+    def __getitem__(self, key: Key) -> nn.Module:
+        return self.mods[str(key)]
+
+
 class RelationalAttLayer(nn.Module):
     def __init__(self, columns: int, width: int, keys: list[Key], act: Callable[[Tensor], Tensor] | None) -> None:
         super().__init__()
         heads = 4
         self.keys, self.act, self.width = keys, act, width
-        self.convs = nn.ModuleList([GatConv(columns, width // heads, heads, bias=False) for _ in keys])
+        self.conv = HeteroGraphConv({key: GatConv(columns, width // heads, heads, bias=False) for key in keys})
         self.h_bias = nn.Parameter(torch.zeros(width))
         self.loop_weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(columns, width)))
 
     def forward(self, edges: Edges, n_h: Rows) -> dict[str, Tensor]:
         found = {kind: h.new_zeros(h.size(0), self.width) for kind, h in n_h.items()}
-        for place, key in enumerate(self.keys):
-            found[key[2]] = found[key[2]] + self.convs[place](edges[key], (n_h[key[0]], n_h[key[2]])).flatten(1)
+        for key in self.keys:
+            found[key[2]] = found[key[2]] + self.conv[key](edges[key], (n_h[key[0]], n_h[key[2]])).flatten(1)
         done = {kind: h + n_h[kind] @ self.loop_weight + self.h_bias for kind, h in found.items()}
         return done if self.act is None else {kind: self.act(h) for kind, h in done.items()}
 
@@ -184,24 +195,52 @@ class FraudSage(nn.Module):
         return x if return_hidden else self.fc(x)
 
 
+class NodeEncoder(nn.Module):
+    def __init__(self, columns: Mapping[str, int]) -> None:
+        super().__init__()
+        self.input_projs = nn.ParameterDict({
+            kind: nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, WIDTH))) for kind, count in columns.items()
+        })  # fmt: skip
+
+    def forward(self, rows: Rows) -> dict[str, Tensor]:
+        return {kind: x @ self.input_projs[kind] for kind, x in rows.items()}
+
+
+class GraphConvEncoder(nn.Module):
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self._layers = nn.ModuleList(layers)
+
+    def forward(self, edges: Edges, h: Rows) -> Rows:
+        for layer in self._layers:
+            h = layer(edges, h)
+        return h
+
+
+class EntityClassifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = nn.Parameter(nn.init.xavier_uniform_(torch.empty(WIDTH, CLASSES)))
+        self.bias = nn.Parameter(torch.zeros(CLASSES))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows @ self.decoder + self.bias
+
+
 class GraphStormModel(nn.Module):
+    """Its parts have the names under which GraphStorm saves them."""
+
     def __init__(self, layer: Any) -> None:
         super().__init__()
         graph = mag()
         keys = graph.metadata[1]
-        self.input_projs = nn.ParameterDict({
-            kind: nn.Parameter(nn.init.xavier_uniform_(torch.empty(columns, WIDTH)))
-            for kind, columns in graph.columns.items()
-        })  # fmt: skip
-        self.layers = nn.ModuleList([layer(WIDTH, WIDTH, keys, functional.relu), layer(WIDTH, WIDTH, keys, None)])
-        self.decoder = nn.Parameter(nn.init.xavier_uniform_(torch.empty(WIDTH, CLASSES)))
-        self.bias = nn.Parameter(torch.zeros(CLASSES))
+        self.node_embed = NodeEncoder(graph.columns)
+        self.gnn = GraphConvEncoder([layer(WIDTH, WIDTH, keys, functional.relu), layer(WIDTH, WIDTH, keys, None)])
+        self.decoder = EntityClassifier()
 
     def forward(self, x_dict: Rows, edge_index_dict: Edges) -> tuple[Tensor, Tensor]:
-        h = {kind: x @ self.input_projs[kind] for kind, x in x_dict.items()}
-        for layer in self.layers:
-            h = layer(edge_index_dict, h)
-        return h["paper"] @ self.decoder + self.bias, h["paper"]
+        h = self.gnn(edge_index_dict, self.node_embed(x_dict))
+        return self.decoder(h["paper"]), h["paper"]
 
 
 def storm(layer: Any) -> Made:

@@ -56,6 +56,8 @@ class CheckpointDescription:
     layers: tuple[CheckpointLayer, ...]
     others: tuple[str, ...]
     """Names of tensors that belong to no layer that is recognised."""
+    name: str = ""
+    """What it is as a whole, where that is known; empty: layers tell."""
 
     @property
     def convolutions(self) -> tuple[CheckpointLayer, ...]:
@@ -73,6 +75,8 @@ class CheckpointDescription:
 
     def says(self) -> str:
         """`2 SAGEConv layers (conv1, conv2) and a Linear (fc)`."""
+        if self.name:
+            return self.name
         grouped: dict[str, list[str]] = {}
         for layer in (*self.convolutions, *self.beside):
             grouped.setdefault(self._says_kind(layer), []).append(layer.name or "without a name")

@@ -32,6 +32,8 @@ class Stated:
     """Layers that have a residual with a matrix."""
     pre_activated: tuple[int, ...] = ()
     """Layers whose norm reads what the layer reads."""
+    relations: tuple[int, ...] = ()
+    """Places of the relations that the first layer reads, in the order in which they are listed."""
     places: tuple[tuple[Norm, Activation], ...] | None = None
     """What stands behind each product and layer, in the order of the network."""
 
@@ -48,6 +50,7 @@ class Stated:
             layers.head_reads_input,
             tuple(place for place, one in enumerate(having) if one.residual is Residual.PROJECTED),
             tuple(place for place, one in enumerate(having) if one.is_pre_activated),
+            tuple(conv.relation for one in having[:1] for conv in one.convs),
             (
                 *((one.norm, one.activation) for one in before),
                 *((one.norm, one.activation) for one in having),

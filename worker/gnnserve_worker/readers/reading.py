@@ -27,6 +27,7 @@ from gnnserve_api.files.programs import RelationKey
 from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.readers.arrangement import arrange
 from gnnserve_worker.readers.description import CheckpointDescription, ModuleFacts, describe
+from gnnserve_worker.readers.graphstorm import is_graphstorm, read_graphstorm
 from gnnserve_worker.readers.names import EVERYWHERE
 from gnnserve_worker.readers.parts import Assumption, Taken, TakenTensors, shapes_of, spread, taken, zeros
 from gnnserve_worker.readers.places import Arrangement, LayerPlace, ProductPlace, Stated, scoped
@@ -104,6 +105,8 @@ def read_shapes(
     facts: Mapping[str, ModuleFacts] = {},
 ) -> ReadLayers:  # fmt: skip
     """The same by the shapes of its tensors. `stated`: what is known of the network."""
+    if is_graphstorm(shapes):
+        return _of_graphstorm(shapes, schema, stated)
     description = describe(without_copies(shapes), facts)
     known = GraphNames((), ()) if schema is None else GraphNames.of(schema)
     found = arrange(description, known.types, stated, known.relations)
@@ -113,6 +116,18 @@ def read_shapes(
     return ReadLayers(
         description, layers, names, writer.taken, tuple(dict.fromkeys(map(str, (*found.assumed, *writer.assumed)))),
         tuple(sorted({*found.unread, *writer.unread})), tuple(sorted(found.unplaced)), found.problem,
+    )  # fmt: skip
+
+
+def _of_graphstorm(shapes: Shapes, schema: GraphSchema | None, stated: Stated) -> ReadLayers:
+    names = None if schema is None else GraphNames.of(schema)
+    found = read_graphstorm(
+        shapes, None if names is None else names.types, None if names is None else names.relations,
+        stated.relations or None,
+    )  # fmt: skip
+    return ReadLayers(
+        CheckpointDescription((), (), found.says), found.layers, GraphNames(found.types, found.relations), found.taken,
+        tuple(map(str, found.assumed)), found.unread, (), found.problem,
     )  # fmt: skip
 
 

@@ -31,6 +31,8 @@ _REBUILT = ("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor")
 _PARAMETERS = ("torch._utils _rebuild_parameter", "torch._utils _rebuild_parameter_with_state")
 _AVERAGES = ("ema", "swa", "average", "shadow", "optim")
 """Words in keys of dictionaries that are taken only where there is no other one."""
+_PARTS = ("node_embed", "embed", "edge_embed", "gnn", "decoder")
+"""Keys of the state dicts that are parts of one model, as GraphStorm saves them (`graphstorm.py`)."""
 
 
 class RefusedArchiveError(ValueError):
@@ -156,8 +158,23 @@ def _candidates(found: Any, path: str, depth: int) -> Iterator[tuple[str, dict[s
     tensors = {key: value for key, value in found.items() if isinstance(key, str) and isinstance(value, _Tensor)}
     if tensors:
         yield path, tensors, None
+    if parts := _joined_parts(found):
+        yield path, parts, None
     for key, value in found.items():
         yield from _candidates(value, f"{path}.{key}", depth + 1)
+
+
+def _joined_parts(found: Mapping[Any, Any]) -> dict[str, _Tensor]:
+    """Tensors of a model that is saved in parts, under the names of these; empty: it is not."""
+    parts = {name: found[name] for name in _PARTS if isinstance(found.get(name), dict)}
+    if "gnn" not in parts or len(parts) < 2:
+        return {}
+    return {
+        f"{name}.{key}": tensor
+        for name, part in parts.items()
+        for key, tensor in part.items()
+        if isinstance(tensor, _Tensor)
+    }
 
 
 def _of_module(found: Any, start: str, depth: int) -> Iterator[tuple[str, _Tensor]]:
