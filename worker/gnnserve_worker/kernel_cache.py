@@ -116,11 +116,12 @@ _INDEX, _CODE = ".nbi", ".nbc"
 
 def note_compiled(what: str, target: str | None = None) -> None:
     """Note that compiling `what` has come to its end, beside the kernels. To be called after the last of them: a
-    process that was killed before has compiled some. `target`: the level that they are for; None: this process's."""
+    process that was killed before has compiled some. The note keeps the time at which that first was so.
+    `target`: the level that they are for; None: this process's."""
     with suppress(OSError):
-        if (folder := folder_of(target)) is not None:
+        if (folder := folder_of(target)) is not None and not (note := _note_of(what, folder)).exists():
             make(folder)
-            _note_of(what, folder).touch(mode=0o644)
+            note.touch(mode=0o644)
 
 
 def is_compiled(what: str, target: str | None = None) -> bool:
