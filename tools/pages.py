@@ -19,6 +19,7 @@ import typer.main
 import yaml
 from pydantic.alias_generators import to_camel
 from tests.support.serving.exposed import ExposedMetric, exposed, operator_metrics, worker_metrics
+from tools.extensions import EXTENSIONS, today
 from tools.message_tables import MESSAGES, families, message_texts
 
 from gnnserve_api.docstrings import attribute_docstrings
@@ -249,6 +250,7 @@ def blocks() -> dict[str, str]:
         "parameters of the log": parameters_table(list_parameters()),
         **dict(option_blocks()),
         **dict(alerts()),
+        **{f"today: {heading}": today(heading) for heading in EXTENSIONS},
         "recording rules": ", ".join(f"`{rule['record']}`" for rule in rules_of(RECORDING)),
     }
 
