@@ -20,7 +20,7 @@ PYTHON_VERSION ?= 3.12
 GPU_VERSIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-campaigns check format audit capabilities generate verdicts figures notebooks screenshots docs docs-serve bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-staleness bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk images sboms wheels lint-workflows test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast test-campaigns check format audit capabilities generate verdicts figures notebooks screenshots docs docs-serve bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-staleness bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk images sboms wheels lint-workflows test-image test-signatures test-image-arm test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -308,8 +308,15 @@ sboms: ## what each image contains, as CycloneDX, into build/sboms
 	    <tools/sbom.py >build/sboms/$$target.cdx.json || exit 1; \
 	done
 
-test-image: .venv/installed ## build the images that users run (worker-gpu and generate take 5 GB), load them, run the digits example from them
-	$(BIN)/pytest tests/cluster/full_image.py
+test-image: .venv/installed ## build the images that users run (30 GB of disk), run the digits example from them; half an hour, once kernels of every level are compiled
+	$(BIN)/python -m tools.kernels --every-level
+	$(BIN)/pytest -s tests/cluster/full_image.py
+
+test-signatures: .venv/installed ## sign image and chart as the workflow would, by a key of the test's own; cosign is compiled once, four minutes of a processor
+	$(BIN)/pytest tests/cluster/signed_images.py
+
+test-image-arm: .venv/installed ## build the operator's image for arm64, its programs run by QEMU, and start it; ten minutes
+	$(BIN)/pytest -s tests/cluster/arm_image.py
 
 wheels: .venv/installed ## the wheel and the source distribution, into dist/
 	$(UV) build --quiet --out-dir dist

@@ -11,6 +11,7 @@ from importlib import metadata
 
 import yaml
 from cyclonedx.model.bom import Bom
+from tests.cluster.harness.binaries import COSIGN_VERSION
 from tests.support.operator.declared_environment import ROOT
 from tools.audit import IMAGES
 from tools.sbom import bill_of, debian_components
@@ -54,6 +55,17 @@ def test_jobs_of_the_workflow_wait_for_jobs_that_there_are() -> None:
     for name, job in jobs.items():
         needs = job.get("needs", [])
         assert {*([needs] if isinstance(needs, str) else needs)} <= jobs.keys() - {name}
+
+
+def test_signatures_are_made_by_the_cosign_that_is_tested() -> None:
+    """`make test-signatures` runs the workflow's commands with it."""
+    installed = [
+        step["with"]["cosign-release"]
+        for job in WORKFLOW["jobs"].values()
+        for step in job["steps"]
+        if step.get("uses", "").startswith("sigstore/cosign-installer")
+    ]
+    assert installed == [f"v{COSIGN_VERSION}"] * 2
 
 
 def test_a_bill_of_materials_lists_what_is_installed() -> None:

@@ -11,6 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.cluster.harness.commands import HarnessError, only_one, output_of, run_logged, say
@@ -21,6 +22,8 @@ HELM_VERSION = "4.3.1"
 COREDNS_VERSION = "1.15.0"
 KUEUE_VERSION = "0.17.0"
 KUEUE_MODULE = f"sigs.k8s.io/kueue@v{KUEUE_VERSION}"
+COSIGN_VERSION = "2.6.5"
+CRANE_VERSION = "0.22.1"
 
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
 # In the order in which a query passes them. All 60 of CoreDNS would bring the clients of every cloud with them.
@@ -31,7 +34,7 @@ STAMPS = {
     "coredns": f"{COREDNS_VERSION} with {' '.join(COREDNS_PLUGINS)}",
     "pause": "1",
 }
-EXTRAS = {"kueue": KUEUE_VERSION}
+EXTRAS = {"kueue": KUEUE_VERSION, "cosign": COSIGN_VERSION, "crane": CRANE_VERSION}
 """Programs that few scenes need, compiled when one of them asks."""
 
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -buildvcs=false", "GOWORK": "off"}
@@ -111,22 +114,12 @@ def _build_kubernetes(layout: Layout, names: Sequence[str]) -> None:
     _go_build(layout, "kubernetes", folder, f"{layout.bin}/", *packages, linker_flags=told)
 
 
-def _build_helm(layout: Layout, _names: Sequence[str]) -> None:
+def _build_by_install(package: str, layout: Layout, names: Sequence[str]) -> None:
+    (name,) = names
     run_logged(
-        "compiling helm",
-        layout.logs / "build-helm.log",
-        *("nice", "-n", "19", "go", "install", "-trimpath", "-ldflags", "-s -w"),
-        f"helm.sh/helm/v4/cmd/helm@v{HELM_VERSION}",
-        env={**GO_ENVIRONMENT, "GOBIN": str(layout.bin)},
-    )
-
-
-def _build_kueue(layout: Layout, _names: Sequence[str]) -> None:
-    path, _, version = KUEUE_MODULE.partition("@")
-    run_logged(
-        "compiling kueue",
-        layout.logs / "build-kueue.log",
-        *("nice", "-n", "19", "go", "install", "-trimpath", "-ldflags", "-s -w", f"{path}/cmd/kueue@{version}"),
+        f"compiling {name}",
+        layout.logs / f"build-{name}.log",
+        *("nice", "-n", "19", "go", "install", "-trimpath", "-ldflags", "-s -w", package),
         env={**GO_ENVIRONMENT, "GOBIN": str(layout.bin)},
     )
 
@@ -145,6 +138,19 @@ def _build_coredns(layout: Layout, _names: Sequence[str]) -> None:
     _go_build(layout, "coredns", folder, layout.bin / "coredns", ".")
 
 
+def _build_cosign(layout: Layout, _names: Sequence[str]) -> None:
+    """All of its commands, without the key services of four clouds, which its own `main` brings with it."""
+    folder = layout.source / "cosign"
+    package = "github.com/sigstore/cosign/v2/cmd/cosign/cli"
+    _wrap(folder, f"github.com/sigstore/cosign/v2 v{COSIGN_VERSION}")
+    _write(
+        folder / "main.go",
+        f'package main\n\nimport (\n\t"log"\n\n\t"{package}"\n)\n\n'
+        "func main() {\n\tif err := cli.New().Execute(); err != nil {\n\t\tlog.Fatal(err)\n\t}\n}\n",
+    )
+    _go_build(layout, "cosign", folder, layout.bin / "cosign", ".")
+
+
 def _build_pause(layout: Layout, _names: Sequence[str]) -> None:
     folder = layout.source / "pause"
     _write(folder / "go.mod", "module pause\n\ngo 1.21\n")
@@ -152,7 +158,14 @@ def _build_pause(layout: Layout, _names: Sequence[str]) -> None:
     _go_build(layout, "pause", folder, layout.bin / "pause", ".")
 
 
-_MAKERS = {"helm": _build_helm, "coredns": _build_coredns, "pause": _build_pause, "kueue": _build_kueue}
+_MAKERS: dict[str, Callable[[Layout, Sequence[str]], None]] = {
+    "helm": partial(_build_by_install, f"helm.sh/helm/v4/cmd/helm@v{HELM_VERSION}"),
+    "coredns": _build_coredns,
+    "pause": _build_pause,
+    "kueue": partial(_build_by_install, KUEUE_MODULE.replace("@", "/cmd/kueue@")),
+    "cosign": _build_cosign,
+    "crane": partial(_build_by_install, f"github.com/google/go-containerregistry/cmd/crane@v{CRANE_VERSION}"),
+}
 
 
 def module_folder(module: str) -> Path:
