@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,17 @@ def test_a_network_is_trained_both_ways_and_weights_of_torch_are_served_as_they_
     plan = TrainingPlan(epochs=25, learning_rate=0.01, weight_decay=0.0)
     found = measure(learnt, NETWORKS[network](True), plan, 0.1, [0], tmp_path / "scratch")
     assert found["given"] == found["torch"]
+    assert min(found["here"][0], found["torch"][0]) > 0.5
+
+
+def test_a_network_is_trained_and_served_in_samples(
+    learnt: LearntGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+    graph = replace(learnt, edge_columns=None, fanouts=(5, 3))
+    plan = TrainingPlan(epochs=12, learning_rate=0.01, weight_decay=0.0, batch_size=16)
+    found = measure(graph, NETWORKS["GATv2"](False), plan, 0.1, [0], tmp_path / "scratch")
+    assert abs(found["given"][0] - found["torch"][0]) < 0.2, "each draws its own neighbours"
     assert min(found["here"][0], found["torch"][0]) > 0.5
 
 

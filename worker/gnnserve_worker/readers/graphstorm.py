@@ -241,7 +241,7 @@ class _Reader:
             return ()
         if place == 0 and self._listed is None:
             self._assume(
-                "layers[].relations", "in the order of the graph" if self._given_relations else "names of your own",
+                "layers[].relations", "in the order of the graph" if self._given_relations else "put your names",
                 "the file has matrices in the order of GraphStorm's g.canonical_etypes, without names",
             )  # fmt: skip
         convs = []
