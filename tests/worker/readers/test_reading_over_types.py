@@ -172,6 +172,14 @@ def test_relations_of_a_file_are_named_where_no_graph_is_known() -> None:
     assert "layers[].combine: Sum (of what relations give to a type)" in read.assumed
 
 
+def test_types_of_a_file_of_hgt_are_named_where_no_graph_is_known() -> None:
+    read = read_layers(_state(CASES["HGTConv behind a Linear for each type"][0]()))
+    assert read.is_whole, (read.unplaced, read.problem)
+    assert (len(read.layers.before), {*read.names.types}) == (len(TYPES), {*TYPES})
+    assert {one.combination for one in read.layers.layers} == {Combination.ATTENTION}
+    assert not any("combine" in assumed for assumed in read.assumed)
+
+
 def test_a_relation_that_the_graph_does_not_have_is_named() -> None:
     state = _state(CASES["HeteroConv of SAGEConv and a head"][0]())
     layers = read_layers(state, SCHEMA).layers

@@ -45,7 +45,7 @@ from gnnserve_worker.readers.parts import (
     product_of,
 )
 from gnnserve_worker.readers.places import Arrangement, LayerPlace, ProductPlace, Stated
-from gnnserve_worker.readers.typed import read_typed
+from gnnserve_worker.readers.typed import read_typed, types_in
 
 _MOST_PERMUTED = 6
 _OLD_GCN = "GCNConv of torch_geometric below 2.0 (or GraphConv of DGL)"
@@ -59,7 +59,8 @@ def arrange(
 ) -> Arrangement:
     """The modules of a file in the order of a network. `type_names`, `relations`: of the graph, beside those that names
     tell."""
-    groups = grouped(_as_one_kind(description.layers), type_names)
+    types = {*type_names, *(kind for module in description.layers for kind in types_in(module))}
+    groups = grouped(_as_one_kind(description.layers), types)
     found = Arrangement(unread=list(description.others))
     norms: list[ModuleGroup] = []
     products: list[ProductPlace] = []

@@ -18,9 +18,11 @@ from gnnserve_worker.readers.names import Scope
 from gnnserve_worker.readers.parts import Assumption, Taken, taken
 
 KIND = "HGTConv"
-_SHARES = "p_rel."
+_SHARES, _PRODUCTS, _WEIGHT = "p_rel.", "kqv_lin.lins.", ".weight"
 _ORDER = Assumption(
-    "layers[].relations", "in the graph's order", "k_rel and v_rel have matrices by the order of the relations"
+    "layers[].relations",
+    "in the graph's order",
+    "matrices of k_rel and v_rel are; gnnserve-describe knows your own order",
 )
 
 
@@ -63,6 +65,14 @@ def read_typed(module: CheckpointLayer, relations: Sequence[RelationKey]) -> Typ
     return TypedLayer(convolutions, outputs, gates)
 
 
+def types_in(module: CheckpointLayer) -> list[str]:
+    """Names of the types that a module of HGTConv reads; of other modules none."""
+    if module.kind.name != KIND:
+        return []
+    named = (name for name in module.shapes if name.startswith(_PRODUCTS) and name.endswith(_WEIGHT))
+    return [name[len(_PRODUCTS) : -len(_WEIGHT)] for name in named]
+
+
 def _relation_of(name: str) -> RelationKey | None:
     parts = name.removeprefix(_SHARES).split("__")
     return RelationKey(*parts) if len(parts) == 3 else None
@@ -74,7 +84,7 @@ def _ends(relations: Iterable[RelationKey | None]) -> set[str]:
 
 def _product(kind: str) -> str:
     """Keys, queries and values of a type, one above the other."""
-    return f"kqv_lin.lins.{kind}.weight"
+    return f"{_PRODUCTS}{kind}{_WEIGHT}"
 
 
 def _convolution(
