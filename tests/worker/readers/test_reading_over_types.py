@@ -172,6 +172,28 @@ def test_relations_of_a_file_are_named_where_no_graph_is_known() -> None:
     assert "layers[].combine: Sum (of what relations give to a type)" in read.assumed
 
 
+def test_relations_of_hgt_are_read_in_the_order_in_which_a_layer_lists_them() -> None:
+    torch.manual_seed(3)
+    turned = RELATIONS[::-1]
+    model = _Model([_pyg().HGTConv(HIDDEN, HIDDEN, (list(TYPES), list(turned)), heads=2)], is_plain=True)
+    state = _state(model)
+    layers = read_layers(state, SCHEMA).layers
+    network = LayersModule(layers, SCHEMA, COLUMNS).eval()
+    shapes = {key: tuple(one.shape) for key, one in network.state_dict().items()}
+    graph = GraphTensors([FEATURES[name] for name in TYPES], [EDGES[one] for one in RELATIONS], [{}] * len(EDGES))
+    (layer,) = layers.layers
+    listed = msgspec.structs.replace(layers, layers=(msgspec.structs.replace(layer, convs=layer.convs[::-1]),))
+    is_right = []
+    for stated in (layers, listed):
+        load_canonical(network, match(stated, SCHEMA, state, shapes))
+        with torch.no_grad():
+            rows = {name: model.lin_dict[name](one).relu() for name, one in FEATURES.items()}
+            # torch_geometric takes edges in the order of the metadata alone.
+            expected = model.lin(model.convs[0](rows, {one: EDGES[one] for one in turned})["paper"])
+            is_right.append(torch.allclose(network(graph), expected, atol=1e-5))
+    assert is_right == [False, True]
+
+
 def test_types_of_a_file_of_hgt_are_named_where_no_graph_is_known() -> None:
     read = read_layers(_state(CASES["HGTConv behind a Linear for each type"][0]()))
     assert read.is_whole, (read.unplaced, read.problem)

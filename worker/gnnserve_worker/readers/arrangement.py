@@ -111,7 +111,8 @@ def _put_layers(
 ) -> None:
     places: list[LayerPlace] = []
     for number, group in enumerate(sorted(groups, key=lambda one: order_of(one.name))):
-        typed = read_typed(group.one, relations)
+        listed = stated.relations[number] if number < len(stated.relations) else range(len(relations))
+        typed = read_typed(group.one, [relations[place] for place in listed])
         if typed is not None:
             places.append(LayerPlace(group.name, {**typed.convolutions}, typed=typed))
             continue

@@ -24,6 +24,8 @@ class Stated:
     convolutions: tuple[tuple[Convolution, ...], ...] = ()
     """Kinds of each layer that has tensors."""
     widths: tuple[int, ...] = ()
+    relations: tuple[tuple[int, ...], ...] = ()
+    """Places of the relations of each layer that has tensors, as they are listed."""
     before: int | None = None
     head: int | None = None
     jumping: JumpingKnowledge | None = None
@@ -32,8 +34,6 @@ class Stated:
     """Layers that have a residual with a matrix."""
     pre_activated: tuple[int, ...] = ()
     """Layers whose norm reads what the layer reads."""
-    relations: tuple[int, ...] = ()
-    """Places of the relations that the first layer reads, in the order in which they are listed."""
     places: tuple[tuple[Norm, Activation], ...] | None = None
     """What stands behind each product and layer, in the order of the network."""
 
@@ -44,13 +44,13 @@ class Stated:
         return Stated(
             tuple(tuple(conv.conv for conv in layer.convs) for layer in having),
             tuple(layer.convs[0].width for layer in having),
+            tuple(tuple(conv.relation for conv in layer.convs) for layer in having),
             len(before),
             len(layers.head),
             layers.jumping_knowledge,
             layers.head_reads_input,
             tuple(place for place, one in enumerate(having) if one.residual is Residual.PROJECTED),
             tuple(place for place, one in enumerate(having) if one.is_pre_activated),
-            tuple(conv.relation for one in having[:1] for conv in one.convs),
             (
                 *((one.norm, one.activation) for one in before),
                 *((one.norm, one.activation) for one in having),

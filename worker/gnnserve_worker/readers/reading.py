@@ -123,7 +123,7 @@ def _of_graphstorm(shapes: Shapes, schema: GraphSchema | None, stated: Stated) -
     names = None if schema is None else GraphNames.of(schema)
     found = read_graphstorm(
         shapes, None if names is None else names.types, None if names is None else names.relations,
-        stated.relations or None,
+        next(iter(stated.relations), None),
     )  # fmt: skip
     return ReadLayers(
         CheckpointDescription((), (), found.says), found.layers, GraphNames(found.types, found.relations), found.taken,

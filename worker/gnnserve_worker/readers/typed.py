@@ -21,8 +21,8 @@ KIND = "HGTConv"
 _SHARES, _PRODUCTS, _WEIGHT = "p_rel.", "kqv_lin.lins.", ".weight"
 _ORDER = Assumption(
     "layers[].relations",
-    "in the graph's order",
-    "matrices of k_rel and v_rel are; gnnserve-describe knows your own order",
+    "in this order",
+    "matrices of k_rel and v_rel are in that of the module's metadata: list them so",
 )
 
 
@@ -38,8 +38,8 @@ class TypedLayer:
 
 
 def read_typed(module: CheckpointLayer, relations: Sequence[RelationKey]) -> TypedLayer | None:
-    """The layer of a module. `relations`: those of the graph, in its order; empty: as the file lists them. None: it
-    is none of HGTConv, its shapes do not go together, or it has other relations than the graph."""
+    """The layer of a module. `relations`: those of its layer, in the order of their matrices; empty: as the
+    file lists them. None: it is none of HGTConv, its shapes do not go together, or it has other relations."""
     if module.kind.name != KIND:
         return None
     names = [name for name in module.shapes if name.startswith(_SHARES)]
