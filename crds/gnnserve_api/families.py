@@ -164,15 +164,11 @@ class VariantPoint:
         features = "propagated features" if is_propagated else "the node's own features"
         product = "scores" if is_propagated else "first layer"
         narrow = "fewer hidden channels, " if is_narrow else ""
-        is_stored_listed = self.network is NetworkAxis.LISTED and self.rows is RowAxis.HIDDEN
         told = (
             (self.hops is HopAxis.FEWER, "samples fewer neighbours"),
             (self.network is NetworkAxis.CASCADE, "one variant answers, another one where it is not confident"),
             (self.network is NetworkAxis.PROGRAM, "a program of your own, over all feature columns"),
-            (is_stored_listed, _STORED_LISTED[self.follows]),
-            (is_product and self.network is NetworkAxis.LISTED, _PROJECTED_LISTED),
-            (self.network is NetworkAxis.LISTED and self.columns is ColumnAxis.RANKED, _PRUNED_LISTED),
-            (self.network is NetworkAxis.LISTED, "the layers that the manifest lists, over all feature columns"),
+            (self.network is NetworkAxis.LISTED, f"{_LISTED_LAYERS}, {narrow}{self._rows_of_listed}"),
             (self.network is NetworkAxis.PERCEPTRON, f"a perceptron over {features}, one stored row"),
             (self.columns is ColumnAxis.CHOSEN and is_product, "given, first layer stored per node"),
             (self.columns is ColumnAxis.CHOSEN, "given, with feature columns of its own"),
@@ -187,6 +183,18 @@ class VariantPoint:
         return next(words for is_so, words in told if is_so)
 
     @property
+    def _rows_of_listed(self) -> str:
+        """Rows that layers of the manifest read, in a few words."""
+        lost = ": nothing lost but rounding" if self.channels is ChannelAxis.ALL else ""
+        told = (
+            (self.rows is RowAxis.HIDDEN, _STORED_LISTED[self.follows]),
+            (self.rows is RowAxis.PRODUCTS, f"what is of a node alone stored per node{lost}"),
+            (self.columns is ColumnAxis.RANKED, "over the most important feature columns"),
+            (True, "over all feature columns"),
+        )
+        return next(words for is_so, words in told if is_so)
+
+    @property
     def capabilities(self) -> Capabilities:
         # Rows must be made from features alone for embeddings: behind a stored layer products of the last hidden layer
         # are gathered in its place. The hidden layer of a network of its own is not the model's.
@@ -197,6 +205,11 @@ class VariantPoint:
             changes=self.follows is not FollowAxis.NOTHING,
             embeddings=is_of_features and has_model_layers and self.channels is ChannelAxis.ALL,
         )
+
+    @property
+    def has_all_channels(self) -> bool:
+        """Whether its network has all hidden channels of the model's."""
+        return self.channels is ChannelAxis.ALL
 
     @property
     def makes_rows_of_features(self) -> bool:
@@ -215,7 +228,8 @@ class VariantPoint:
     def is_asked_for(self) -> bool:
         """Whether the manifest lists its variants. Others are added unasked, and kept only where no other variant is as
         accurate and as fast."""
-        return self.rows is not RowAxis.PRODUCTS or not (self.runs_whole_model or self.network is NetworkAxis.LISTED)
+        is_equal = self.runs_whole_model or (self.network is NetworkAxis.LISTED and self.channels is ChannelAxis.ALL)
+        return self.rows is not RowAxis.PRODUCTS or not is_equal
 
     @property
     def stores_product(self) -> bool:
@@ -242,24 +256,20 @@ class VariantPoint:
         return not self.is_asked_for and self.hops is not HopAxis.FEWER
 
 
+_MADE_ANEW = "made anew where the graph changes"
 _STORED_LAYERS = {
     FollowAxis.OVERLAYS: "first layer stored per node, over all neighbours",
-    FollowAxis.CHANGES: "a layer stored per node, made anew where the graph changes",
+    FollowAxis.CHANGES: f"a layer stored per node, {_MADE_ANEW}",
     FollowAxis.NOTHING: "a later layer stored per node, over all neighbours",
 }
 
+_LISTED_LAYERS = "the layers that the manifest lists"
 _STORED_LISTED = {
-    FollowAxis.OVERLAYS: "the layers that the manifest lists, the first one stored per node, over all neighbours",
-    FollowAxis.CHANGES: (
-        "the layers that the manifest lists, the first ones stored per node, made anew where the graph changes"
-    ),
-    FollowAxis.NOTHING: "the layers that the manifest lists, the first ones stored per node, over all neighbours",
+    FollowAxis.OVERLAYS: "the first one stored per node, over all neighbours",
+    FollowAxis.CHANGES: f"the first ones stored per node, {_MADE_ANEW}",
+    FollowAxis.NOTHING: "the first ones stored per node, over all neighbours",
 }
-_PRUNED_LISTED = "the layers that the manifest lists, over the most important feature columns"
-_PROJECTED_LISTED = (
-    "the layers that the manifest lists, what is of a node alone stored per node: nothing lost but rounding"
-)
-_FOLDED_ROWS = "an embedding per node, made anew where the graph changes"
+_FOLDED_ROWS = f"an embedding per node, {_MADE_ANEW}"
 
 PRUNED = VariantPoint(RowAxis.FEATURES, ColumnAxis.RANKED)
 """A prefix of the ranked feature columns, and a network for just these."""
@@ -302,7 +312,9 @@ def _points() -> Iterator[VariantPoint]:
         GIVEN_PRODUCTS, PROGRAM, LISTED, PRUNED_LISTED, PROJECTED_LISTED, STORED_LISTED, STORED_LISTED_FOLLOWING,
         STORED_LISTED_OVERLAYS,
     )  # fmt: skip
-    of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED, following)]
+    listed = (LISTED, PRUNED_LISTED, PROJECTED_LISTED, STORED_LISTED_FOLLOWING, STORED_LISTED_OVERLAYS)
+    narrowed = (PRUNED, PROJECTED, STORED, following, *listed)
+    of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in narrowed]
     for points in (of_models, of_fewer_channels):
         yield from points
         yield from (replace(point, hops=HopAxis.FEWER) for point in points if point.hops is HopAxis.SAMPLED)

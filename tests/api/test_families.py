@@ -65,10 +65,20 @@ channels                    oc- a--- circle   reads feature columns; fewer hidde
 channels-projected          oc- ap-- diamond  fewer hidden channels, first layer stored per node
 channels-stored             oc- ap-- pentagon fewer hidden channels, first layer stored per node, over all neighbours
 channels-stored-deeper-following -c- ap-- pentagon fewer hidden channels, a layer stored per node, made anew where the graph changes
+channels-layers             oc- a--- circle   the layers that the manifest lists, fewer hidden channels, over all feature columns
+channels-pruned-layers      oc- a--- circle   the layers that the manifest lists, fewer hidden channels, over the most important feature columns
+channels-projected-layers   oc- ap-- diamond  the layers that the manifest lists, fewer hidden channels, what is of a node alone stored per node
+channels-stored-following-layers -c- ap-- pentagon the layers that the manifest lists, fewer hidden channels, the first ones stored per node, made anew where the graph changes
+channels-stored-overlays-layers oc- ap-- pentagon the layers that the manifest lists, fewer hidden channels, the first one stored per node, over all neighbours
 channels-fanouts            oc- a--- triangle samples fewer neighbours
 channels-projected-fanouts  oc- ap-- triangle samples fewer neighbours
 channels-stored-fanouts     oc- ap-- triangle samples fewer neighbours
 channels-stored-deeper-following-fanouts -c- ap-- triangle samples fewer neighbours
+channels-layers-fanouts     oc- a--- triangle samples fewer neighbours
+channels-pruned-layers-fanouts oc- a--- triangle samples fewer neighbours
+channels-projected-layers-fanouts oc- ap-- triangle samples fewer neighbours
+channels-stored-following-layers-fanouts -c- ap-- triangle samples fewer neighbours
+channels-stored-overlays-layers-fanouts oc- ap-- triangle samples fewer neighbours
 one-row                     oc- ap-- pentagon a perceptron over the node's own features, one stored row
 propagated-one-row          --- ap-- pentagon a perceptron over propagated features, one stored row
 cascade                     oc- ap-- square   one variant answers, another one where it is not confident

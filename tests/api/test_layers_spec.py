@@ -138,7 +138,6 @@ def test_parts_of_layers_need_layers(parts: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("variants", "words"),
     [
-        ({"channels": [{"factor": 2}]}, "variants.channels must be left out with model.layers"),
         (
             {"given": [{"checkpoint": {"uri": "data/a.safetensors"}, "columns": [0]}]},
             "columns and hidden of variants.given must be left out with model.layers",

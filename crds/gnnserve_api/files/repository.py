@@ -59,8 +59,8 @@ LISTED_SCHEMA_VERSION = 9
 COLUMNS_SCHEMA_VERSION = 10
 """Schema version of revisions with networks over columns of features of each of several types."""
 PRODUCTS_SCHEMA_VERSION = 11
-"""Schema version of revisions with listed layers over rows of nodes alone, or over fewer columns of features, and with
-stored ones whose rows are made anew where requests reach."""
+"""Schema version of revisions with listed layers over rows of nodes alone, over fewer columns of features, with fewer
+hidden channels, and with stored ones whose rows are made anew where requests reach."""
 STALE_SCHEMA_VERSION = 12
 """Schema version of revisions whose profile says what stale rows of stored layers cost."""
 LATEST_SCHEMA_VERSION = STALE_SCHEMA_VERSION

@@ -25,7 +25,8 @@ class ChannelsTable(StrEnum):
 class Channels(ApiModel):
     factor: Annotated[int, Field(ge=2, le=64)]
     """Divisor of the number of hidden channels. Each hidden layer keeps ⌊hidden/factor⌋ channels, and a GIN
-    ⌊mlpHidden/factor⌋ between its products; of a GAT every head keeps ⌊(hidden/heads)/factor⌋."""
+    ⌊mlpHidden/factor⌋ between its products; of a GAT every head keeps ⌊(hidden/heads)/factor⌋;
+    of model.layers each layer keeps that share of its own width."""
     column_factor: Annotated[int, Field(ge=1, le=65_536)] = 1
     """Factor of the variant whose channels are pruned, as in 4 for x4, which reads a quarter of the feature columns.
     One of pruning.factors."""
@@ -68,7 +69,7 @@ def in_order(channels: Iterable[Channels]) -> tuple[Channels, ...]:
 
 
 channels_are_of_hidden_layers = rule(
-    "!has(self.variants.channels) || size(self.variants.channels) == 0 || "
+    "!has(self.variants.channels) || size(self.variants.channels) == 0 || has(self.model.layers) || "
     "(size(self.model.fanouts) > 1 && self.model.fanouts[0] != 0)",
     "variants.channels must not be given with a model of one layer, which has no hidden channels, nor with SGC and "
     "SIGN[; model.fanouts are {self.model.fanouts} of {self.model.architecture}]",
@@ -86,4 +87,5 @@ channels_are_left = rule_of_each(
     "model.mlpHidden: it leaves no channel otherwise"
     f"[; use at most {{!has(self.model.mlpHidden) || {_PER_HEAD} < self.model.mlpHidden ? {_PER_HEAD} : "
     "self.model.mlpHidden}]",
+    unless="has(self.model.layers) || !has(self.variants.channels)",
 )

@@ -75,9 +75,10 @@ def _variants_of_whole_rows(spec: _Spec) -> Variants:
 
 def _variants_of_listed(spec: _Spec) -> Variants:
     """Variants of listed layers: x1, those of fewer columns that a list asks for, which need networks of their own, and
-    products that are made of each node alone."""
+    those that channels are pruned of, and products that are made of each node alone."""
     listed = () if spec.variants.is_searched or _whole_rows_of_listed(spec) else spec.variants.pruning.factors
-    pruning = spec.variants.pruning.model_copy(update={"factors": tuple(sorted({1, *listed}))})
+    factors = tuple(sorted({1, *listed, *_pruned_of_channels(spec)}))
+    pruning = spec.variants.pruning.model_copy(update={"factors": factors})
     return spec.variants.model_copy(update={"pruning": pruning})
 
 
@@ -99,14 +100,18 @@ def _none_of_default_list(spec: _Spec, factors: Iterable[int], who: str) -> str:
     )
 
 
+def _pruned_of_channels(spec: _Spec) -> set[int]:
+    """Factors of columns that networks with fewer channels are made of, and read the rows of."""
+    return {one.column_factor for one in spec.variants.channels if one.table is ChannelsTable.FEATURES}
+
+
 def _variants_of_products(spec: _Spec) -> Variants:
     """Variants of networks that read products of each relation: of factors of pruning, which need networks and tables
     of their own, those of a list that asks for fewer columns, and those that channels are pruned of; where links are
     scored, what the last layer gives is always stored, a row for each node."""
     listed = () if spec.variants.is_searched else spec.variants.pruning.factors
     is_made = max(listed, default=1) > 1 and not _whole_rows_of_products(spec)
-    pruned = {one.column_factor for one in spec.variants.channels if one.table is ChannelsTable.FEATURES}
-    factors = tuple(factor for factor in listed if is_made or factor in pruned)
+    factors = tuple(factor for factor in listed if is_made or factor in _pruned_of_channels(spec))
     pruning = spec.variants.pruning.model_copy(update={"factors": factors})
     stored = spec.task.asked().stored_layers(spec.variants.stored, len(spec.model.fanouts))
     return spec.variants.model_copy(update={"pruning": pruning, "stored": stored})

@@ -57,10 +57,19 @@ programs_are_not_looked_into = rule(
 )
 
 
-layers_keep_their_channels = rule(
-    f"!has(self.model.layers) || {all_empty('self.variants.channels')}",
-    "variants.channels must be left out with model.layers, of which all channels are kept: storage, stored, fanouts, "
-    "oneRow, cascades and search are there",
+layers_have_hidden_channels = rule(
+    "!has(self.model.layers) || size(self.model.layers) > 1 || "
+    f"!({all_empty('self.model.before', 'self.model.head')}) || {all_empty('self.variants.channels')}",
+    "variants.channels must not be given with one of model.layers alone, which has no hidden channels without before "
+    "and head",
+)
+
+
+layers_over_types_keep_their_columns = rule(
+    "!has(self.model.layers) || !has(self.graph.source.typed) || !has(self.variants.channels) || "
+    "self.variants.channels.all(one, one.columnFactor == 1)",
+    "columnFactor of variants.channels must be left out with model.layers over graph.source.typed, which read all "
+    "columns",
 )
 
 

@@ -14,8 +14,12 @@ from tests.support.graphs.graphs import dense_features, network_manifest, random
 from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlannedVariant
-from gnnserve_worker.generation.families.listed import ProjectedLayersPlanner, StoredLayersPlanner
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, ListedColumns, Outline, PlannedVariant
+from gnnserve_worker.generation.families.listed import (
+    ListedChannelsPlanner,
+    ProjectedLayersPlanner,
+    StoredLayersPlanner,
+)
 from gnnserve_worker.generation.families.registry import PLANNERS, plan_families
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.lessons import LearntNetworks, WeightSources, networks_of, take_lessons
@@ -260,6 +264,17 @@ def test_tables_of_listed_layers_are_written_in_float32_up_to_the_last_one(stora
 
 
 @pytest.mark.parametrize("storage", list(Storage))
+def test_tables_of_listed_layers_with_fewer_channels_are_as_wide_as_their_own_rows(storage: Storage) -> None:
+    channels = [{"factor": 4}, *({"factor": 2, "table": table} for table in ("Projected", "Stored"))]
+    spec = spec_of(storage=[storage], channels=channels)
+    narrow = {"channels4": ListedColumns(3, (5, 2, 4)), "channels2": ListedColumns(6, (5, 4, 4))}
+    outline = Outline(spec, NETWORK, NODES, WIDTH, narrow_columns=narrow)
+    written = {(columns, Storage.FLOAT32) for columns in (5, 4)} | {(4, storage)}
+    stored = sum(stored_bytes(NODES, columns, each) for columns, each in written)
+    assert ListedChannelsPlanner().tables_bytes(outline) == stored_bytes(NODES, 6, storage) + stored
+
+
+@pytest.mark.parametrize("storage", list(Storage))
 def test_planners_say_what_their_tables_take(storage: Storage) -> None:
     one_row = [{"hops": 1}, {"hops": 0}, {"hops": 2}]
     spec = spec_of(pruning={"factors": [1, 3]}, storage=[storage], oneRow=one_row, stored=[1, 2], channels=CHANNELS)
@@ -283,6 +298,7 @@ def test_planners_say_what_their_tables_take(storage: Storage) -> None:
         "ChannelsPlanner": 2 * stored_bytes(NODES, 4, storage)
         + 3 * stored_bytes(NODES, 4, Storage.FLOAT32)
         + 2 * stored_bytes(NODES, 3, storage),
+        "ListedChannelsPlanner": 0,
         "OneRowPlanner": 3 * stored_bytes(NODES, 8, storage),
         "CascadePlanner": 0,
     }

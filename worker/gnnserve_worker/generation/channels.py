@@ -14,7 +14,7 @@ here needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -99,10 +99,18 @@ def narrow_aloud(
 def choose(gram: np.ndarray, count: int, groups: int) -> np.ndarray:
     """Ids of the `count` channels, ascending, that the layer which reads them needs most; as many of each of `groups`
     equal parts of all channels, which attention heads are. `gram`: as `rank_by_lasso` takes it."""
-    ranked = rank_by_lasso(gram, _PATH)
-    width = len(ranked) // groups
-    parts = [ranked[ranked // width == group][: count // groups] for group in range(groups)]
-    return np.sort(np.concatenate(parts))
+    return choose_in_parts(gram, [len(gram) // groups] * groups, [count // groups] * groups)
+
+
+def choose_in_parts(gram: np.ndarray, parts: Sequence[int], counts: Sequence[int]) -> np.ndarray:
+    """Ids of so many channels of each part, ascending, that what reads them needs most. `parts`: channels of each,
+    beside each other; `gram`: as `rank_by_lasso` takes it, of all of them."""
+    ranked, ends = rank_by_lasso(gram, _PATH), np.cumsum(parts)
+    kept = [
+        ranked[(ranked >= end - part) & (ranked < end)][:count]
+        for part, end, count in zip(parts, ends, counts, strict=True)
+    ]
+    return np.sort(np.concatenate(kept))
 
 
 def _keep(

@@ -422,7 +422,8 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
         ordered = _order_of_columns(spec)
         return () if variants.are_all_given else (_first(spec), *ordered, *networks_of(spec))
     if spec.model.is_program:
-        first = () if spec.model.is_given and not ranks_columns(spec) else (_first(spec),)
+        is_made_of = ranks_columns(spec) or spec.variants.channels
+        first = () if spec.model.is_given and not is_made_of else (_first(spec),)
         return *first, *_order_of_columns(spec), *networks_of(spec)
     if variants.are_all_given:
         return ()

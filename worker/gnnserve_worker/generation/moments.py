@@ -17,6 +17,7 @@ the data says nothing about a column, its weights stay as they were. It is solve
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -136,6 +137,59 @@ def _with_self_loops(adjacency: sp.csr_array, nodes: np.ndarray, weights: np.nda
 
 def _dense(rows: Features) -> np.ndarray:
     return np.ascontiguousarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=np.float32)
+
+
+# --- what several matrices add up
+
+
+@dataclass(frozen=True, slots=True)
+class SumMoments:
+    """Moments of rows whose products are added up. Inputs: columns of all rows, one matrix behind the other."""
+
+    weights: np.ndarray
+    """Matrices of all rows below each other, float64 [inputs, outputs]."""
+    starts: np.ndarray
+    """Where the inputs of each matrix begin, and where the last ones end: int64 [matrices + 1]."""
+    moments: np.ndarray
+    """float64 [inputs, inputs], centred where there is a bias."""
+    mean: np.ndarray
+    """float64 [inputs]; 0 where there is no bias."""
+
+    @staticmethod
+    def of(matrices: Sequence[np.ndarray], blocks: Iterable[np.ndarray], *, has_bias: bool) -> SumMoments:
+        """`matrices`: [columns, outputs] each; `blocks`: rows of all beside each other, float32, that add up to
+        [nodes, inputs]."""
+        weights, starts = np.concatenate(matrices).astype(np.float64), np.cumsum([0, *map(len, matrices)])
+        moments, total, count = np.zeros((len(weights), len(weights))), np.zeros(len(weights)), 0
+        for rows in blocks:
+            moments += rows.T @ rows
+            total += rows.sum(axis=0, dtype=np.float64)
+            count += len(rows)
+        mean = total / max(1, count) if has_bias else np.zeros(len(weights))
+        moments -= np.outer(mean, total)
+        return SumMoments(weights, starts, moments, mean)
+
+    def gram(self, matrices: Sequence[int], width: int) -> np.ndarray:
+        """As `ranking.gram_of`, of the columns that these matrices (places) share: float64 [width, width]."""
+        places = [slice(int(self.starts[one]), int(self.starts[one]) + width) for one in matrices]
+        products = (self.moments[a, b] * (self.weights[a] @ self.weights[b].T) for a in places for b in places)
+        return sum(products, np.zeros((width, width)))
+
+    def fitted(self, kept: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
+        """Each matrix for the columns (ids) that are kept of its rows, and what is added to the bias."""
+        own = [start + ids for start, ids in zip(self.starts, kept, strict=False)]
+        left = np.concatenate(own)
+        gone = np.setdiff1d(np.arange(len(self.weights)), left)
+        dropped = self.weights[gone]
+        change = standing_in(self.moments[np.ix_(left, left)], self.moments[np.ix_(left, gone)], dropped)
+        added = self.mean[gone] @ dropped - self.mean[left] @ change
+        ends = np.cumsum([len(each) for each in own])[:-1]
+        return np.split((self.weights[left] + change).astype(np.float32), ends), added.astype(np.float32)
+
+
+def in_chunks(nodes: np.ndarray) -> Iterator[np.ndarray]:
+    """Some of the nodes at a time."""
+    return (nodes[start : start + _CHUNK_ROWS] for start in range(0, len(nodes), _CHUNK_ROWS))
 
 
 # --- layers that are fitted by them

@@ -22,13 +22,11 @@ import scipy.sparse as sp
 from gnnserve_api.spec.model import Model
 from gnnserve_worker.generation.channels import choose
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states
-from gnnserve_worker.generation.moments import sample_nodes, standing_in
+from gnnserve_worker.generation.moments import SumMoments, in_chunks, sample_nodes
 from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation, visible_nodes
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.models.architecture import RelationalLayer
 from gnnserve_worker.progress import Progress, ProgressListener
-
-_ROWS_AT_ONCE = 2048
 
 
 def narrow_relations(
@@ -121,51 +119,27 @@ class _Sum:
     def measured(self, layer: RelationalLayer) -> MeasuredSum:
         """The moments of its rows, centred where there is a bias."""
         matrices = [one.matrix(layer)[:, self.columns] for one in self.reads]
-        weights, starts = np.concatenate(matrices).astype(np.float64), np.cumsum([0, *map(len, matrices)])
-        moments, total = np.zeros((len(weights), len(weights))), np.zeros(len(weights))
-        for start in range(0, len(self.nodes), _ROWS_AT_ONCE):
-            nodes = self.nodes[start : start + _ROWS_AT_ONCE]
-            rows = np.concatenate([one.rows(nodes) for one in self.reads], axis=1)
-            moments += rows.T @ rows
-            total += rows.sum(axis=0, dtype=np.float64)
-        mean = total / max(1, len(self.nodes)) if self.bias is not None else np.zeros(len(weights))
-        moments -= np.outer(mean, total)
-        return MeasuredSum(self.reads, self.columns, self.bias, weights, starts, moments, mean)
+        blocks = (np.concatenate([one.rows(nodes) for one in self.reads], axis=1) for nodes in in_chunks(self.nodes))
+        measured = SumMoments.of(matrices, blocks, has_bias=self.bias is not None)
+        return MeasuredSum(self.reads, self.columns, self.bias, measured)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSum:
-    """A `_Sum` with the moments of its rows. Inputs: columns of all reads, one read behind the other."""
+    """A `_Sum` with the moments of its rows."""
 
     reads: Sequence[_MultipliedRows]
     columns: slice
     bias: int | None
-    weights: np.ndarray
-    """Matrices of all reads below each other, float64 [inputs, columns]."""
-    starts: np.ndarray
-    """Where the inputs of each read begin, and where the last ones end: int64 [reads + 1]."""
-    moments: np.ndarray
-    """float64 [inputs, inputs]"""
-    mean: np.ndarray
-    """float64 [inputs]"""
+    measured: SumMoments
 
     def gram(self, kind: int, width: int) -> np.ndarray:
         """As `ranking.gram_of`, of the columns of a type: float64 [width, width]."""
-        begins = (int(start) for start, one in zip(self.starts, self.reads, strict=False) if one.kind == kind)
-        places = [slice(begin, begin + width) for begin in begins]
-        products = (self.moments[a, b] * (self.weights[a] @ self.weights[b].T) for a in places for b in places)
-        return sum(products, np.zeros((width, width)))
+        return self.measured.gram([place for place, one in enumerate(self.reads) if one.kind == kind], width)
 
     def fitted(self, kept: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
         """Weights of each read for the columns that are kept of its type, and what is added to the bias."""
-        own = [start + kept[one.kind] for start, one in zip(self.starts, self.reads, strict=False)]
-        left = np.concatenate(own)
-        gone = np.setdiff1d(np.arange(len(self.weights)), left)
-        dropped = self.weights[gone]
-        change = standing_in(self.moments[np.ix_(left, left)], self.moments[np.ix_(left, gone)], dropped)
-        added = self.mean[gone] @ dropped - self.mean[left] @ change
-        ends = np.cumsum([len(each) for each in own])[:-1]
-        return np.split((self.weights[left] + change).astype(np.float32), ends), added.astype(np.float32)
+        return self.measured.fitted([kept[one.kind] for one in self.reads])
 
 
 def measured_sums(

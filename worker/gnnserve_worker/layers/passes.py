@@ -157,16 +157,22 @@ def projected_tensors(
     }
 
 
+def over_own_rows(
+    layers: LayersManifest, schema: GraphSchema, columns: Sequence[int], wanted: Sequence[int] = CLASSIFIED
+) -> LayersManifest | None:
+    """The equal network whose rows before the first layer, of each node alone, are the narrowest: behind products that
+    there are, or behind the first layer's. None: there are no products before the first aggregation."""
+    found = [] if why_not_projected(layers, schema, wanted) else [projected(layers, schema, columns)]
+    found += [layers] if layers.before else []
+    return min(found, key=lambda each: widest_row(each, schema, columns, 0, wanted), default=None)
+
+
 def over_narrow_rows(
     layers: LayersManifest, schema: GraphSchema, columns: Sequence[int], wanted: Sequence[int] = CLASSIFIED
 ) -> LayersManifest | None:
-    """The equal network whose rows before the first layer are the narrowest: behind products that there are, or behind
-    the first layer's. None: they are as wide as features."""
-    found = [] if why_not_projected(layers, schema, wanted) else [projected(layers, schema, columns)]
-    found += [layers] if layers.before else []
-    wide = [widest_row(each, schema, columns, 0, wanted) for each in found]
-    narrowest = min(range(len(found)), key=wide.__getitem__, default=None)
-    return None if narrowest is None or wide[narrowest] >= max(columns) else found[narrowest]
+    """The same, if these rows are narrower than features; None: they are not."""
+    found = over_own_rows(layers, schema, columns, wanted)
+    return None if found is None or widest_row(found, schema, columns, 0, wanted) >= max(columns) else found
 
 
 def _places(layers: LayersManifest, schema: GraphSchema, columns: Sequence[int]) -> ProductPlaces:

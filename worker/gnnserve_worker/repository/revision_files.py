@@ -524,8 +524,9 @@ def _is_of_other_rows(variant: VariantManifest) -> bool:
     """Whether it is one of listed layers whose rows or family earlier releases do not know."""
     program, stored = variant.network.program, variant.stored
     reads_fewer = program is not UNSET and program.layers is not UNSET and bool(program.layers.columns)
-    takes_overlays = point_of(variant).capabilities.overlay
-    return reads_fewer or (stored is not None and (stored.layer == 0 or takes_overlays))
+    point = point_of(variant)
+    is_stored_otherwise = stored is not None and (stored.layer == 0 or point.capabilities.overlay)
+    return reads_fewer or is_stored_otherwise or not point.has_all_channels
 
 
 def stored_bytes(nodes: int, columns: int, storage: Storage) -> int:

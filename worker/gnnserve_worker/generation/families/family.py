@@ -6,7 +6,7 @@ routing and reports know of variants is `gnnserve_api/families.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -30,8 +30,8 @@ from gnnserve_worker.tables.table import Table
 
 if TYPE_CHECKING:
     from gnnserve_worker.generation.listed_layers import GivenLayers
+    from gnnserve_worker.generation.listed_rows import ComputeAll
     from gnnserve_worker.generation.ranking import Ranking
-    from gnnserve_worker.programs.answers import Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,6 @@ class OneRowNetwork:
     """The first layer's product with the row of each node, float32 [nodes, hidden]."""
     types: int = 1
     """How many types of the graph have rows, the first ones."""
-
-
-class ComputeAll(Protocol):
-    """Runs a program over whole lists, for all nodes of the type that its scores are of."""
-
-    def __call__(
-        self, runner: Runner, program: ProgramManifest, lists: Graph, rows: Sequence[Features]
-    ) -> Iterator[np.ndarray]:
-        """What it gives of the nodes, float32 blocks that add up to [nodes, columns]. `rows`: those that it reads of
-        the nodes of each type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +69,8 @@ class PlacedProgram:
     """Runs parts of the listed layers; None: the file is in the folder."""
     factor: int = 1
     """k of the feature columns that listed layers go without; 1: they lose none."""
+    has_fewer_channels: bool = False
+    """Whether they are of the model's with fewer hidden channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +96,8 @@ class Ingredients:
     """One-row networks by their names."""
     programs: Sequence[PlacedProgram] = ()
     """The program that is the model, and behind it those of spec.variants.given; empty: the model has layers."""
+    narrow_programs: Mapping[str, PlacedProgram] = field(default_factory=dict)
+    """Listed layers with fewer hidden channels, by the names of their networks."""
     network_name: str = ""
     """What the network and the master are called where they are not the model's: names of their variants and tables
     begin with it."""
@@ -116,6 +110,16 @@ class Ingredients:
     def weights_prefix(self) -> str:
         """What keys of the network's first weights begin with, as `MadeBy.prefix`."""
         return f"{self.network_name}." if self.network_name else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedColumns:
+    """Columns of the rows that variants of listed layers read, of the widest type."""
+
+    products: int
+    """Columns of rows of each node alone before the first layer; 0: there are none but features."""
+    behind: Sequence[int]
+    """Columns of rows behind each layer, and first before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,8 @@ class Outline:
     """Columns of a row behind each of the model's listed layers, and first before them; empty: they are not stored."""
     product_columns: int = 0
     """Columns of a row of each node alone before the first of the listed layers; 0: none is stored."""
+    narrow_columns: Mapping[str, ListedColumns] = field(default_factory=dict)
+    """Columns of rows of listed layers with fewer hidden channels, by the names of their networks."""
 
 
 Blocks = Callable[[], Iterable[np.ndarray]]

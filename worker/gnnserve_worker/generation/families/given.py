@@ -11,14 +11,14 @@ table has the features of all nodes, as wide as the widest type; a narrower one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 import numpy as np
 
-from gnnserve_api.families import GIVEN, LISTED, PROGRAM, PRUNED, PRUNED_LISTED, VariantPoint, point_of
+from gnnserve_api.families import GIVEN, LISTED, PROGRAM, PRUNED, PRUNED_LISTED, ChannelAxis, VariantPoint, point_of
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -158,22 +158,22 @@ class ProgramPlanner:
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         if 1 not in made_from.spec.variants.pruning.factors:
             return FamilyPlan()
-        storages, labels = storages_of(made_from.spec), _labels_of_tables(made_from.programs)
+        storages, tables = storages_of(made_from.spec), program_tables(made_from.programs)
         return FamilyPlan(
             tables=[
                 _plan_program_table(made_from.programs[0].features, columns, label, storage)
-                for columns, label in labels.items()
+                for columns, label in tables.items()
                 for storage in storages
             ],
             variants=[
-                _plan_program(one, labels[_columns_of(one)], storage, is_first=storage is storages[0])
+                plan_program(one, tables, storage, is_first=storage is storages[0])
                 for one in made_from.programs
                 for storage in storages
             ],
         )
 
 
-def _labels_of_tables(programs: Sequence[PlacedProgram]) -> dict[tuple[int, ...], str]:
+def program_tables(programs: Sequence[PlacedProgram]) -> dict[tuple[int, ...], str]:
     """Labels of tables by the columns that they have, after the first program that reads these."""
     labels: dict[tuple[int, ...], str] = {}
     for one in programs:
@@ -197,14 +197,17 @@ def _plan_program_table(
     return PlannedTable(f"{label}-{storage}", "features", storage, len(columns), rows, source_columns=source_columns)
 
 
-def _plan_program(program: PlacedProgram, label: str, storage: Storage, *, is_first: bool) -> PlannedVariant:
-    """`is_first`: whether it brings the file that all variants of the program run."""
+def plan_program(
+    program: PlacedProgram, tables: Mapping[tuple[int, ...], str], storage: Storage, *, is_first: bool
+) -> PlannedVariant:
+    """The program over its features, in a storage. `tables`: as of `program_tables`; `is_first`: whether it brings the
+    file that all variants of the program run."""
     contract = program.network.program
     assert contract  # noqa: S101 - its kind says so
     manifest = VariantManifest(
         name=stored_name(program.name, storage),
         family=_point_of(program).family,
-        table=f"{label}-{storage}",
+        table=f"{tables[_columns_of(program)]}-{storage}",
         columns=len(_columns_of(program)),
         fanouts=program.network.fanouts,
         network=program.network,
@@ -219,7 +222,8 @@ def _plan_program(program: PlacedProgram, label: str, storage: Storage, *, is_fi
 def _point_of(program: PlacedProgram) -> VariantPoint:
     if program.layers is None:
         return PROGRAM
-    return LISTED if program.factor == 1 else PRUNED_LISTED
+    point = LISTED if program.factor == 1 else PRUNED_LISTED
+    return replace(point, channels=ChannelAxis.FEWER) if program.has_fewer_channels else point
 
 
 def _row_blocks(features: Sequence[Features], columns: Sequence[int]) -> Iterator[np.ndarray]:

@@ -44,7 +44,11 @@ from gnnserve_worker.generation.families.layered import (
     PrunedPlanner,
     StoredPlanner,
 )
-from gnnserve_worker.generation.families.listed import ProjectedLayersPlanner, StoredLayersPlanner
+from gnnserve_worker.generation.families.listed import (
+    ListedChannelsPlanner,
+    ProjectedLayersPlanner,
+    StoredLayersPlanner,
+)
 from gnnserve_worker.generation.ranking import reads_master
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.repository.revision_files import stored_bytes
@@ -107,7 +111,7 @@ _GROUPS: tuple[tuple[type[Planner], ...], ...] = (
         PrunedPlanner, ProjectedPlanner, StoredPlanner, GivenPlanner, ProgramPlanner, ProjectedLayersPlanner,
         StoredLayersPlanner,
     ),
-    (ChannelsPlanner,),
+    (ChannelsPlanner, ListedChannelsPlanner),
     (OneRowPlanner,),
     (CascadePlanner,),
 )  # fmt: skip
@@ -125,7 +129,8 @@ _ASKED: Mapping[type[Planner], Callable[[GNNServiceSpec], object]] = {
     StoredLayersPlanner: lambda spec: spec.variants.stored and spec.model.layers is not None,
     GivenPlanner: lambda spec: spec.variants.given,
     ProgramPlanner: lambda spec: spec.model.is_program,
-    ChannelsPlanner: lambda spec: spec.variants.channels,
+    ChannelsPlanner: lambda spec: spec.variants.channels and spec.model.layers is None,
+    ListedChannelsPlanner: lambda spec: spec.variants.channels and spec.model.layers is not None,
     OneRowPlanner: lambda spec: spec.variants.one_row,
     CascadePlanner: lambda spec: spec.variants.cascades,
 }

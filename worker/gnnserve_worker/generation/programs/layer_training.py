@@ -27,7 +27,13 @@ from gnnserve_api.spec.model import Batches, Model
 from gnnserve_worker.generation.batches import batches_of, report_batches, steps_of_epoch
 from gnnserve_worker.generation.blocks import parted
 from gnnserve_worker.generation.layer_convolutions import Learning
-from gnnserve_worker.generation.layer_modules import GraphTensors, LayersModule, canonical, tensors_of
+from gnnserve_worker.generation.layer_modules import (
+    GraphTensors,
+    LayersModule,
+    canonical,
+    load_canonical,
+    tensors_of,
+)
 from gnnserve_worker.generation.layers import CPU
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramSamples, served_features
 from gnnserve_worker.generation.train import Trainee
@@ -38,7 +44,7 @@ from gnnserve_worker.layers.contract import program_of
 from gnnserve_worker.layers.shapes import columns_of
 from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.progress import ProgressListener
-from gnnserve_worker.tasks.generated import Visible
+from gnnserve_worker.tasks.generated import Course, Visible
 
 LEARNING_RATE = 0.005
 """Step size where the settings give none: that of torch_geometric's examples with attention, which the others bear."""
@@ -146,10 +152,10 @@ class SampledLayers:
 
 def trainee_of_layers(
     layers: LayersManifest, model: Model, subject: TrainingSet, name: str, progress: ProgressListener,
-    device: torch.device = CPU,
+    device: torch.device = CPU, initial: Tensors | None = None,
 ) -> Trainee:  # fmt: skip
-    """A network of these layers, whose graph is one block or sampled, as `batches.py` says, which is told. InputError:
-    outputs of several types are wanted."""
+    """A network of these layers, whose graph is one block or sampled, as `batches.py` says, which is told. `initial`:
+    weights to begin with; None: drawn. InputError: outputs of several types are wanted."""
     schema = subject.schema
     if [*subject.problem.answered_types(schema)] != [0]:
         raise InputError(
@@ -161,10 +167,15 @@ def trainee_of_layers(
     batches = batches_of(model, subject.data.nodes, subject.data.edges)
     report_batches(model, batches, name, progress)
     program = _reading_all(program_of(layers, schema, columns), schema)
-    return Trainee(
-        _WAYS[batches](program, model, subject, device), device, LEARNING_RATE,
-        lambda _: LearningLayers(LayersModule(layers, schema, columns, learning=learning).to(device)),
-    )  # fmt: skip
+
+    def draw(course: Course) -> LearningLayers:
+        del course
+        module = LayersModule(layers, schema, columns, learning=learning)
+        if initial is not None:
+            load_canonical(module, initial)
+        return LearningLayers(module.to(device))
+
+    return Trainee(_WAYS[batches](program, model, subject, device), device, LEARNING_RATE, draw)
 
 
 _WAYS: Mapping[

@@ -25,6 +25,7 @@ from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import LayersManifest
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import NOT_RANKED, RankingManifest, program_network
+from gnnserve_api.spec.channels import Channels, ChannelsTable
 from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -34,7 +35,13 @@ from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.checkpoint import one_decoder
 from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.expected.listed import MODEL
-from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlacedProgram
+from gnnserve_worker.generation.families.family import (
+    FamilyPlan,
+    Ingredients,
+    ListedColumns,
+    Outline,
+    PlacedProgram,
+)
 from gnnserve_worker.generation.families.given import kept_as
 from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_families, with_factors
 from gnnserve_worker.generation.families.write import moments, write_row_source, write_type_row_source
@@ -53,6 +60,7 @@ from gnnserve_worker.generation.lessons import (
     OneRowModels,
     TensorsAndRuns,
     WeightSources,
+    WideNetwork,
     ranks_columns,
     steps_behind_choice,
     take_lessons,
@@ -92,6 +100,7 @@ from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 if TYPE_CHECKING:
     from gnnserve_worker.generation.learning import LearningContext
     from gnnserve_worker.generation.programs.layer_columns import LayerColumns
+    from gnnserve_worker.layers.channels import NetworkChannels
 
 
 def prepare(wanted: RequestedRevision) -> PreparedPrograms:
@@ -120,6 +129,7 @@ def prepare(wanted: RequestedRevision) -> PreparedPrograms:
     outline = Outline(
         spec, programs[0].network, graph.nodes, widest, columns_of_programs=columns, stored_columns=stored_columns,
         product_columns=_product_columns(programs[0].contract, graph.schema),
+        narrow_columns=_narrow_columns(programs[0], spec, graph.schema),
     )  # fmt: skip
     tables_bytes = bytes_of_tables(outline)
     wanted.repository.require_free(tables_bytes)
@@ -196,6 +206,35 @@ def _product_columns(contract: ProgramManifest, schema: GraphSchema) -> int:
     from gnnserve_worker.generation.families.listed import product_columns  # noqa: PLC0415
 
     return product_columns(contract, contract.layers, schema)
+
+
+def _channels_of(given: GivenProgram, schema: GraphSchema, layers: LayersManifest | None = None) -> NetworkChannels:
+    """Channels of the layers, or of those that read other columns."""
+    # Imported here: few programs are layers.
+    from gnnserve_worker.layers.channels import NetworkChannels  # noqa: PLC0415
+    from gnnserve_worker.layers.contract import answered_types  # noqa: PLC0415
+    from gnnserve_worker.layers.shapes import columns_of as features_of  # noqa: PLC0415
+
+    assert given.contract.layers is not UNSET  # noqa: S101 - asked of these alone
+    read = given.contract.layers if layers is None else layers
+    return NetworkChannels(read, schema, features_of(schema), answered_types(given.contract, schema))
+
+
+def _narrow_columns(given: GivenProgram, spec: GNNServiceSpec, schema: GraphSchema) -> dict[str, ListedColumns]:
+    """As `Outline.narrow_columns`. InputError: layers cannot have as few channels, or no such table has their rows."""
+    found: dict[str, ListedColumns] = {}
+    for place, one in enumerate(spec.variants.channels):
+        # Imported here: few programs are layers with fewer channels.
+        from gnnserve_worker.generation.families.listed import columns_of_rows  # noqa: PLC0415
+
+        field, channels = f"spec.variants.channels[{place}]", _channels_of(given, schema)
+        if problem := channels.why_not(one.factor, is_learnt=given.is_learnt):
+            raise InputError(f"{field}.factor", f"{one.factor}: {problem}", "leave it out, or give a smaller factor")
+        columns = found[one.network_name] = columns_of_rows(given.contract, channels.narrowed(one.factor), schema)
+        if one.table is ChannelsTable.PROJECTED and not columns.products:
+            problem = "is Projected, and no products stand before the first aggregation of model.layers"
+            raise InputError(f"{field}.table", problem, "use Features or Stored")
+    return found
 
 
 def _check_reads(
@@ -282,8 +321,9 @@ class PreparedPrograms:
         # Before training, since a damaged copy of it in the repository should not cost the time.
         self.wanted.repository.put_graph(graph)
         models, ranks = None, ranks_columns(self.wanted.spec)
-        if self.programs[0].is_learnt or ranks:
-            models = OneNetwork(partial(self._weights, data, learning), None, partial(self._pruned, data, learning))
+        if self.programs[0].is_learnt or ranks or spec.variants.channels:
+            narrow, prune = partial(self._narrowed, data, learning), partial(self._pruned, data, learning)
+            models = OneNetwork(partial(self._weights, data, learning), narrow, prune)
         one_rows = None if learning is None else self._one_rows(data, learning)
         sources = WeightSources(models, one_rows)
         if ranks:
@@ -341,6 +381,37 @@ class PreparedPrograms:
         fewer = over_columns(read.layers, len(columns))
         tensors, runs = self._trained(with_columns(data, [columns]), learning, fewer, name, made_for, decoder)
         return without_decoder(tensors)[0], runs
+
+    def _narrowed(
+        self, data: TrainingSet, learning: LearningContext | None, wide: WideNetwork, factor: int, name: str
+    ) -> TensorsAndRuns:
+        """As `lessons.Narrow`, of listed layers: fitted, and trained further unless weights are given."""
+        # Imported here: few revisions have layers of fewer channels.
+        from gnnserve_worker.generation.programs.layer_channels import narrow_listed_aloud  # noqa: PLC0415
+        from gnnserve_worker.generation.programs.layer_columns import over_columns  # noqa: PLC0415
+        from gnnserve_worker.generation.relation_columns import with_columns  # noqa: PLC0415
+
+        first, model, progress = self.programs[0], self.wanted.spec.model, self.wanted.progress
+        subject, layers = data, first.contract.layers
+        assert first.layers is not None and layers is not UNSET  # noqa: S101 - programs have no channels
+        if wide.columns is not None:
+            subject, layers = with_columns(data, [wide.columns]), over_columns(layers, len(wide.columns))
+        channels, whole = _channels_of(first, self.graph.schema, layers), first.layers.learnt(wide.tensors)
+        narrow = partial(narrow_listed_aloud, model, channels, whole, factor, subject, name, progress)
+        if not first.is_learnt or learning is None:
+            return narrow(), ()
+        # Imported here: it needs torch.
+        from gnnserve_worker.generation.programs.layer_training import trainee_of_layers  # noqa: PLC0415
+        from gnnserve_worker.generation.train import train_beside  # noqa: PLC0415
+
+        def train() -> TensorsAndRuns:
+            narrowed = channels.narrowed(factor)
+            trainee = trainee_of_layers(narrowed, model, subject, name, progress, learning.device, narrow())
+            return train_beside(name, trainee, subject, model.training, progress, wide.decoder)
+
+        columns = "all" if wide.columns is None else digest_of({"columns": wide.columns})
+        made_for = {"columns": columns, "channels": f"1/{factor}", "pruned": digest_of(wide.tensors)}
+        return learning.resumption.network(name, made_for, train)
 
     def _trained(
         self, data: TrainingSet, learning: LearningContext | None, layers: LayersManifest, name: str,
@@ -456,6 +527,9 @@ class ProgramNetworks:
             Ingredients(
                 spec, programs[0].network, joined_lists(self.data.data), self.features[0], learnt.ranking, None,
                 one_rows=learnt.one_rows, programs=programs,
+                narrow_programs={
+                    one.network_name: self._of_fewer_channels(one, spec) for one in spec.variants.channels
+                },
             )
         )  # fmt: skip
 
@@ -471,6 +545,17 @@ class ProgramNetworks:
             made = msgspec.structs.replace(made, embeddings=None)
         fewer = replace(first, contract=made, columns=tuple(columns.tolist()), weights=name)
         return fewer.with_weights(self.learnt.networks[name])
+
+    def _of_fewer_channels(self, one: Channels, spec: GNNServiceSpec) -> PlacedProgram:
+        """The model's layers with a part of their hidden channels, over all columns or those of a factor."""
+        factor = one.column_factor
+        wide = self.programs[0] if factor == 1 else self._of_fewer_columns(factor)
+        assert wide.layers is not None and wide.contract.layers is not UNSET  # noqa: S101 - programs have no channels
+        layers = _channels_of(wide, self.data.schema).narrowed(one.factor)
+        made = msgspec.structs.replace(wide.layers.like(wide.contract, layers), embeddings=None)
+        narrow = replace(wide, contract=made, weights=one.network_name)
+        placed = self._placed(narrow.with_weights(self.learnt.networks[one.network_name]), spec)
+        return replace(placed, factor=factor, has_fewer_channels=True)
 
     def _placed(self, given: GivenProgram, spec: GNNServiceSpec) -> PlacedProgram:
         name = variant_name(1) if given.weights == MODEL else given.weights

@@ -248,7 +248,7 @@ def compute_all(
     payloads: Sequence[EdgePayload | None], runner: Runner, program: ProgramManifest, lists: Graph,
     rows: Sequence[Features],
 ) -> Iterator[np.ndarray]:  # fmt: skip
-    """A `families.family.ComputeAll`, once edges have their payloads: on all processors, so that nothing but some parts
+    """A `ListedRows.compute`, once edges have their payloads: on all processors, so that nothing but some parts
     is in memory."""
     threads, graph, schema = thread_count(), ProgramGraph(lists, rows, payloads), lists.schema
     runs = [ProgramScores(program, graph, runner) for _ in range(threads)]
