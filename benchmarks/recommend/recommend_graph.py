@@ -22,12 +22,11 @@ from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import Storage
-from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.index import EmbeddingsOrigin
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Splits
 from gnnserve_worker.inference.made_up import MadeUpVariant, publish_made_up
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.repository.repository import Repository
 
 COLUMNS, FEATURES, DEGREE, CLASSES = 128, 64, 10, 16

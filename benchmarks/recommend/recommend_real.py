@@ -27,7 +27,6 @@ from benchmarks.recommend.recommend_indexes import (
 from benchmarks.results import Run
 from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.index import EmbeddingsOrigin, build_index
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
@@ -36,7 +35,7 @@ from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.nearest.files import index_folder, open_index
 from gnnserve_worker.nearest.search import unit
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.recommending import FoldedNode

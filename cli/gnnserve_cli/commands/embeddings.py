@@ -81,12 +81,11 @@ def export(
     listed = _listed(nodes, nodes_file)
     path = out or Path(f"{variant}-{revision}.parquet")
     found = find_revision(repository, service, revision)
-    from gnnserve_worker.export.write import build_exact  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.compute import check_embeddings  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.files import EmbeddingsRequest, export_embeddings, files_of  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed  # noqa: PLC0415
     from gnnserve_worker.models.registry import build_network  # noqa: PLC0415
-    from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
+    from gnnserve_worker.opening.revision import build_exact, load_revision  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     check_embeddings(found.revisions[0], variant)

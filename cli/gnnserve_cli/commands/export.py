@@ -53,8 +53,8 @@ def export(
         EXPORT.require("--format onnx")
     GENERATE.require("export", "torch")
     found = find_revision(repository, service, revision)
-    from gnnserve_worker.export.write import build_exact, check_variant, export_variant  # noqa: PLC0415
-    from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
+    from gnnserve_worker.export.write import check_variant, export_variant  # noqa: PLC0415
+    from gnnserve_worker.opening.revision import build_exact, load_revision  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     check_variant(found.revisions[0], variant)

@@ -85,8 +85,8 @@ SEVERAL_TYPES: dict[str, Any] = {
 def service_over(source: dict[str, Any], model: dict[str, Any], variants: dict[str, Any], **parts: Any) -> GNNService:
     """`source`: of the graph; `parts`: of the spec beside."""
     made = service_of(
-        "file:///none.npz", model={"training": {"epochs": 1}, **model}, variants=variants, normalization="Disabled",
-        **parts,
+        "file:///none.npz", model={"training": {"epochs": 1}, **model}, variants=variants,
+        **{"normalization": "Disabled", **parts},
     )  # fmt: skip
     document = made.model_dump(by_alias=True, exclude_none=True)
     document["spec"]["graph"]["source"] = source

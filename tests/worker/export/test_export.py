@@ -30,11 +30,11 @@ from gnnserve_worker.export.contract import inputs_of, outputs_of
 from gnnserve_worker.export.inputs import Inputs, draw_inputs, pad_inputs
 from gnnserve_worker.export.modules import VariantModule
 from gnnserve_worker.export.programs import FORMATS, Program, trace
-from gnnserve_worker.export.write import build_exact, export_variant
+from gnnserve_worker.export.write import export_variant
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.loaded import LoadedRevision
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.repository.repository import Repository
 
 GRAPH = planted_graph([1, 4, 7], nodes=150)

@@ -24,14 +24,13 @@ from gnnserve_worker.export.write import (
     EXPECTED,
     MANIFEST,
     README,
-    build_exact,
     check_variant,
     export_variant,
 )
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.loaded import LoadedRevision
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.score_links.links import served_links
 

@@ -14,11 +14,11 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.files.export import ExportFormat, ExportManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.export.check import LARGE_BATCHES
-from gnnserve_worker.export.write import EXPECTED, MANIFEST, build_exact, check_variant, export_variant
+from gnnserve_worker.export.write import EXPECTED, MANIFEST, check_variant, export_variant
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.loaded import LoadedRevision
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.repository.repository import Repository
 
 USERS = 30

@@ -14,12 +14,11 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.variants import Storage
-from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, embedding_blocks
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.opening.loaded import LoadedRevision
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.repository.repository import Repository
 
 NODES, FEATURES = 60, 7

@@ -16,7 +16,6 @@ from gnnserve_api.files.embeddings import IndexKind, IndexMetric, Neighbours
 from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.spec.task import Decoder
 from gnnserve_api.variants import Storage
-from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings import index as building
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
@@ -25,7 +24,7 @@ from gnnserve_worker.models.pair_queries import Products
 from gnnserve_worker.nearest.comparison import ByScore
 from gnnserve_worker.nearest.files import index_folder, open_index, read_manifest
 from gnnserve_worker.nearest.search import ProductLists, unit
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.pods.embeddings import main
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository

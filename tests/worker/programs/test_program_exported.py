@@ -21,13 +21,13 @@ from gnnserve_worker.export.contract import inputs_of, outputs_of
 from gnnserve_worker.export.inputs import draw_inputs
 from gnnserve_worker.export.modules import VariantModule
 from gnnserve_worker.export.programs import FORMATS, trace
-from gnnserve_worker.export.write import EXPECTED, MANIFEST, README, build_exact, export_variant
+from gnnserve_worker.export.write import EXPECTED, MANIFEST, README, export_variant
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import draw_sample, infer_batch
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.opening.loaded import LoadedRevision
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.programs.exported import contract_of_export, input_of
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.repository import Repository

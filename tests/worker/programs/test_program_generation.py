@@ -45,7 +45,7 @@ from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.folding import fold
-from gnnserve_worker.export.write import build_exact, export_variant
+from gnnserve_worker.export.write import export_variant
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.generation.programs import prepared, running
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores
@@ -53,7 +53,7 @@ from gnnserve_worker.generation.training_set import fit_normalization
 from gnnserve_worker.graph.change_batch import encode_batch
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.programs.failure import ProgramFailedError, ProgramFailure
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository

@@ -35,13 +35,13 @@ from gnnserve_cli.report.subject import load_subject
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.compaction.compact import compact
-from gnnserve_worker.export.write import build_exact, export_variant
+from gnnserve_worker.export.write import export_variant
 from gnnserve_worker.generation.pipeline import find, generate, newest_version
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.process.canary import ServedCanary

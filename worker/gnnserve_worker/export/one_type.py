@@ -45,6 +45,7 @@ class LayeredExport:
     described: VariantManifest
     gives_embeddings: bool
     contract: UnsetType = UNSET
+    sums_by_segments: bool = True
 
     @property
     def manifest(self) -> RevisionManifest:

@@ -60,8 +60,9 @@ class ProgramFormat(ABC):
     @abstractmethod
     def write(
         self, program: ExportedProgram, inputs: tuple[ExportedArray, ...], outputs: tuple[ExportedArray, ...],
-        path: Path,
-    ) -> None: ...  # fmt: skip
+        path: Path, *, sums_by_segments: bool,
+    ) -> None:  # fmt: skip
+        """`sums_by_segments`: as of `VariantExport`."""
 
     @abstractmethod
     def load(self, path: Path) -> Program:
@@ -74,7 +75,7 @@ class _TorchFormat(ProgramFormat):
 
     def write(
         self, program: ExportedProgram, inputs: tuple[ExportedArray, ...], outputs: tuple[ExportedArray, ...],
-        path: Path,
+        path: Path, *, sums_by_segments: bool,
     ) -> None:  # fmt: skip
         # Not by torch itself, which ends the process where the disk is full.
         archive = io.BytesIO()
@@ -97,14 +98,14 @@ class _OnnxFormat(ProgramFormat):
 
     def write(
         self, program: ExportedProgram, inputs: tuple[ExportedArray, ...], outputs: tuple[ExportedArray, ...],
-        path: Path,
+        path: Path, *, sums_by_segments: bool,
     ) -> None:  # fmt: skip
         from gnnserve_worker.export.segments import TRANSLATIONS  # noqa: PLC0415 - of an extra
 
         with _quietly():
             made = torch.onnx.export(
                 program,
-                custom_translation_table=dict(TRANSLATIONS),
+                custom_translation_table=dict(TRANSLATIONS) if sums_by_segments else {},
                 output_names=[each.name for each in outputs],
                 dynamic_shapes={"inputs": _dynamic_shapes(inputs)},
                 verbose=False,

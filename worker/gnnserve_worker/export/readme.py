@@ -75,10 +75,13 @@ def _table(title: str, arrays: tuple[ExportedArray, ...]) -> str:
 
 def _layout(manifest: ExportManifest) -> list[str]:
     if manifest.rows is None:
+        counts = manifest.contract is not UNSET and manifest.contract.reads_degrees
+        whole = "The program counts edges: give it all neighbours of each node.\n" if counts else ""
         return [
             f"Put the nodes that are asked about first among those of their type, each node once, then the nodes that "
             f"they read, hop by hop up to {len(manifest.fanouts)}, and all edges by which those before the last hop "
-            "read. Rows of scores behind the nodes that are asked about mean nothing.\n"
+            "read. Rows of scores behind the nodes that are asked about mean nothing.\n",
+            *([whole] if whole else []),
         ]
     layers = sum(each.name.startswith("targets_") for each in manifest.inputs)
     if not layers:

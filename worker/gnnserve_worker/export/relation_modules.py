@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_worker.export.feature_scaling import FeatureScaling
 from gnnserve_worker.export.modules import segment_sum, weighted_segment_sum
 from gnnserve_worker.models.architecture import Heads, RelationalLayer
 from gnnserve_worker.models.feature_products import Scaling
@@ -68,7 +69,7 @@ class RelationModule(nn.Module):
         """`features`, `edges`: names of the inputs of each type and relation. `scores`: of the outputs of each type."""
         super().__init__()
         self.features, self.edges, self.scores, self.gives_embeddings = features, edges, scores, gives_embeddings
-        self.scaled = nn.ModuleDict({str(kind): _FeatureScaling(network.scalings[kind]) for kind in features})
+        self.scaled = nn.ModuleDict({str(kind): FeatureScaling(network.scalings[kind]) for kind in features})
         last = len(network.layers)
         self.layers = nn.ModuleList(
             _LAYERS[network.layers[number - 1].heads is not None](network, number, relu=number < last)
@@ -83,29 +84,6 @@ class RelationModule(nn.Module):
             before, states = states, layer(states, edges)
         found = {name: states[kind] for kind, name in self.scores.items()}
         return found | {EMBEDDINGS: before[0]} if self.gives_embeddings else found
-
-
-class _FeatureScaling(nn.Module):
-    """Features as layers read them, scaled in float64 as they are before training."""
-
-    mean: Tensor
-    factors: Tensor
-
-    def __init__(self, scaling: Scaling) -> None:
-        super().__init__()
-        self.order, self.moves = scaling.order, scaling.mean is not None
-        if scaling.mean is not None and scaling.deviation is not None:
-            self.register_buffer("mean", torch.tensor(scaling.mean))
-            self.register_buffer("factors", torch.tensor(1.0 / scaling.deviation))
-
-    def forward(self, features: Tensor) -> Tensor:
-        if self.moves:
-            return ((features.double() - self.mean) * self.factors).float()
-        if not self.order:
-            return features
-        rows = features.double()
-        norms = rows.abs().sum(1, keepdim=True) if self.order == 1 else (rows * rows).sum(1, keepdim=True).sqrt()
-        return (rows / torch.where(norms > 0, norms, torch.ones_like(norms))).float()
 
 
 class _Layer(nn.Module):

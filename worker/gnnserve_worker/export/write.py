@@ -28,17 +28,16 @@ from gnnserve_api.files.export import (
     ExportFormat,
     ExportManifest,
 )
-from gnnserve_api.files.profile import Compute
 from gnnserve_api.files.programs import ProgramManifest
-from gnnserve_api.files.repository import NetworkKind, NetworkManifest, RevisionManifest, VariantManifest
+from gnnserve_api.files.repository import NetworkKind, RevisionManifest, VariantManifest
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.export.check import TOLERANCE
 from gnnserve_worker.export.expected import NodeRows, expected_scores, pair_scores
+from gnnserve_worker.export.listed import check_listed, listed_export
 from gnnserve_worker.export.one_type import LayeredExport, check_layered
 from gnnserve_worker.export.programs import FORMATS, Program, trace
 from gnnserve_worker.export.readme import readme
 from gnnserve_worker.export.several_types import check_exportable, relational_export
-from gnnserve_worker.models.network import Layer, Network
-from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.programs.layered import SCORES
 from gnnserve_worker.tasks.published import PairScoring
@@ -48,13 +47,6 @@ MANIFEST, README = "export.json", "README.md"
 EXAMPLE, ROW_RECIPE, DECODER, EXPECTED = (
     "example.safetensors", "rows.safetensors", "decoder.safetensors", "expected.npz",
 )  # fmt: skip
-
-
-def build_exact(
-    manifest: NetworkManifest, tensors: Mapping[str, np.ndarray], columns: int, projected: bool, compute: Compute
-) -> Network[Layer]:
-    """`build_network` of `Repository` for revisions that are exported: in float32, as programs compute."""
-    return build_network(manifest, tensors, columns, projected, "float32")
 
 
 class VariantExport(Protocol):
@@ -71,6 +63,10 @@ class VariantExport(Protocol):
         """What it is as a program that gnnserve serves; unset: inputs tell it."""
 
     def module(self) -> nn.Module: ...
+
+    @property
+    def sums_by_segments(self) -> bool:
+        """Whether its sums and maxima over edges are those of `modules.py`, which `segments.py` translates."""
 
     def checks(self, chosen: ExportFormat, program: Program) -> list[ExportCheck]:
         """Compare a program that was written. Raises RuntimeError where scores differ by more than the tolerance."""
@@ -94,14 +90,17 @@ class ExportKind:
     as its files show."""
 
 
+_LISTED = ExportKind(check_listed, listed_export)
 _KINDS = {
     False: ExportKind(check_layered, lambda revision, variant, gives, _types: LayeredExport(revision, variant, gives)),
     True: ExportKind(check_exportable, relational_export),
 }
-"""By whether tables have a row for each relation that reads a node."""
+"""Those of networks of architectures, by whether tables have a row for each relation that reads a node."""
 
 
 def _kind_of(manifest: RevisionManifest, variant: VariantManifest) -> ExportKind:
+    if variant.network.kind is NetworkKind.LISTED:
+        return _LISTED
     table = manifest.tables[variant.table]
     return _KINDS[bool(table.by_relation) or table.has_columns_of_types]
 
@@ -129,12 +128,6 @@ def _variant_of(manifest: RevisionManifest, name: str) -> VariantManifest:
             "VARIANT",
             f"{name} is a program, which came as the file that an export would be",
             f"copy {found.weights} out of the revision's folder",
-        )
-    if found.network.kind is NetworkKind.LISTED:
-        raise InputError(
-            "VARIANT",
-            f"{name} is layers that spec.model lists, of which no export is made",
-            "describe the module that they were read of: gnnserve-describe writes it as ONNX",
         )
     _kind_of(manifest, found).check(manifest, found)
     return found
@@ -174,7 +167,7 @@ def _write(
     checks: list[ExportCheck] = []
     for chosen in formats:
         path = folder / FORMATS[chosen].file
-        FORMATS[chosen].write(program, inputs, outputs, path)
+        FORMATS[chosen].write(program, inputs, outputs, path, sums_by_segments=exported.sums_by_segments)
         checks += exported.checks(chosen, FORMATS[chosen].load(path))
     example = exported.example()
     answers = [NodeRows(example["nodes"], example[SCORES])]
@@ -192,12 +185,12 @@ def _write(
         graph=manifest.graph,
         variant=name,
         family=described.family,
-        architecture=described.network.architecture,
+        architecture=_architecture_of(described),
         programs={chosen: FORMATS[chosen].file for chosen in formats},
         inputs=inputs,
         outputs=outputs,
         rows=exported.rows(),
-        fanouts=variant.fanouts,
+        fanouts=_fanouts_of(exported.contract, variant.fanouts),
         classes=revision.labels.classes,
         multi_label=revision.labels.multi_label,
         thresholds=described.thresholds,
@@ -213,6 +206,22 @@ def _write(
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=2))
     (folder / README).write_text(readme(written, told.advice), encoding="utf-8")
     return written
+
+
+def _architecture_of(variant: VariantManifest) -> str:
+    """Name of the architecture; of listed layers, their convolutions."""
+    program = variant.network.program
+    if program is UNSET or program.layers is UNSET:
+        return variant.network.architecture
+    kinds = dict.fromkeys(conv.conv.value for layer in program.layers.layers for conv in layer.convs)
+    return "-".join(kinds) or "perceptron"
+
+
+def _fanouts_of(contract: ProgramManifest | UnsetType, drawn: tuple[int, ...]) -> tuple[int, ...]:
+    """What is to be drawn for the program: `drawn`, unless it counts edges."""
+    if contract is UNSET or not contract.reads_degrees:
+        return drawn
+    return (FULL_NEIGHBOURHOOD,) * contract.sampled_hops
 
 
 def _folder_of(revision: LoadedRevision) -> Path:

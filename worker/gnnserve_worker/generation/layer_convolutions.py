@@ -155,7 +155,7 @@ class LoopedTAGConv(pyg.TAGConv):  # type: ignore[misc]
         super().__init__(columns, width, K=hops, bias=bias, normalize=False)
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None) -> torch.Tensor:
-        edges, weights = gcn_norm(edge_index, edge_weight, len(x), add_self_loops=True, dtype=x.dtype)
+        edges, weights = gcn_norm(edge_index, edge_weight, x.shape[0], add_self_loops=True, dtype=x.dtype)
         found: torch.Tensor = super().forward(x, edges, weights)
         return found
 
@@ -290,12 +290,13 @@ def _attend_by_all(module: Any, read: Reading) -> EdgeAttention:
 def attend_together(parts: Sequence[tuple[Attend, Any, Reading]]) -> torch.Tensor:
     """Sum of what convolutions give, float [targets, width], whose neighbours are weighed by one softmax over the edges
     of all of them. Their targets are the same nodes."""
-    count = len(_pair_of(parts[0][2])[1])
+    count = _pair_of(parts[0][2])[1].shape[0]
     found = [attend(module, read) for attend, module, read in parts]
     targets = torch.cat([read.edges[1] for _, _, read in parts])
     shares = softmax(torch.cat([one.scores for one in found]), targets, num_nodes=count)
+    own_shares = shares.split([one.scores.shape[0] for one in found])
     rows = []
-    for (_, module, read), one, own in zip(parts, found, shares.split([len(one.scores) for one in found]), strict=True):
+    for (_, module, read), one, own in zip(parts, found, own_shares, strict=True):
         weighed = nn.functional.dropout(own, module.dropout, module.training).unsqueeze(-1) * one.values
         summed = weighed.new_zeros(count, *weighed.shape[1:]).index_add(0, read.edges[1], weighed)
         rows.append(_behind_heads(module, summed, _pair_of(read)[1]))

@@ -58,10 +58,15 @@ class GraphTensors:
     """int64 [2, edges], by relation: the nodes that are read, and those that read them"""
     edge_columns: Sequence[Mapping[str, torch.Tensor]]
     """float [edges], by relation and the column's name"""
+    spare_ends: Sequence[torch.Tensor] = ()
+    """int64 [2, 1], by relation: nodes that edges are moved to which a convolution does not read, so that no size
+    depends on what edges have. Empty: these edges are left out."""
 
     def to(self, device: torch.device) -> GraphTensors:
         columns = [{name: one.to(device) for name, one in named.items()} for named in self.edge_columns]
-        return GraphTensors([one.to(device) for one in self.features], [one.to(device) for one in self.edges], columns)
+        spare = [one.to(device) for one in self.spare_ends]
+        features, edges = [one.to(device) for one in self.features], [one.to(device) for one in self.edges]
+        return GraphTensors(features, edges, columns, spare)
 
 
 def tensors_of(program: ProgramManifest, schema: GraphSchema, arrays: Mapping[str, np.ndarray]) -> GraphTensors:
@@ -195,8 +200,12 @@ class Layer(nn.Module):
         source, target = self.ends[conv.relation]
         edges, columns = graph.edges[conv.relation], graph.edge_columns[conv.relation]
         if conv.where is not None:
-            kept = torch.nonzero(columns[conv.where.column] == conv.where.equals)[:, 0]
-            edges, columns = edges[:, kept], {name: one[kept] for name, one in columns.items()}
+            is_read = columns[conv.where.column] == conv.where.equals
+            if graph.spare_ends:
+                edges = torch.where(is_read, edges, graph.spare_ends[conv.relation])
+            else:
+                kept = torch.nonzero(is_read)[:, 0]
+                edges, columns = edges[:, kept], {name: one[kept] for name, one in columns.items()}
         return Reading(
             states[target] if source == target else (states[source], states.get(target, graph.features[target][:, :0])),
             edges,
@@ -267,25 +276,30 @@ class LayersModule(nn.Module):
 
     def forward(self, graph: GraphTensors) -> torch.Tensor:
         """float [nodes of the type that is scored, outputs]"""
+        return self.outputs(graph)[0]
+
+    def outputs(self, graph: GraphTensors) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores, as of `forward`, and embeddings: what the head reads of the layers, or, without a head, the last
+        layer."""
         inputs = {
             kind: self.before[str(kind)](rows) if str(kind) in self.before else rows
             for kind, rows in enumerate(graph.features)
             if rows.shape[1]
         }
         states: States = inputs
-        found = []
+        before, found = states, []
         for number, layer in enumerate(self.layers, 1):
-            states = layer(states, inputs, graph)
+            before, states = states, layer(states, inputs, graph)
             if number < len(self.layers) or self.described.head:
                 states = {kind: self._dropped(rows) for kind, rows in states.items()}
             if self.scored in states:
                 found.append(states[self.scored])
         rows = self.jumping(found or [states[self.scored]])
+        embedded = rows if self.described.head else before.get(self.scored, rows)
         if self.described.head_reads_input:
             rows = torch.cat([graph.features[self.scored], rows], dim=-1)
         head = self.heads[str(self.scored)] if self.described.head_by_type else self.head
-        scores: torch.Tensor = head(rows)
-        return scores
+        return head(rows), embedded
 
     def _dropped(self, rows: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(rows, self.dropout, self.training)

@@ -17,10 +17,11 @@ from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError, RepositoryError
 from gnnserve_api.families import point_of
-from gnnserve_api.files.repository import VariantManifest
+from gnnserve_api.files.profile import Compute
+from gnnserve_api.files.repository import NetworkManifest, VariantManifest
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph, GraphIds, Splits
-from gnnserve_worker.models.network import VariantNetwork
+from gnnserve_worker.models.network import Layer, Network, VariantNetwork
 from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.models.stored_layers import MakesLayer
@@ -236,6 +237,13 @@ def _unchangeable(revision: RevisionFiles, lacks: str) -> RepositoryError:
 
 
 # --- a revision
+
+
+def build_exact(
+    manifest: NetworkManifest, tensors: Mapping[str, np.ndarray], columns: int, projected: bool, compute: Compute
+) -> Network[Layer]:
+    """A `NetworkBuilder` for revisions that are exported: in float32, as programs compute."""
+    return build_network(manifest, tensors, columns, projected, "float32")
 
 
 def load_revision(

@@ -17,7 +17,6 @@ from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.embeddings import EmbeddingSink, EmbeddingsSpec, PostgresSinkSpec
-from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
@@ -28,7 +27,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.files import index_folder
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.search import SearchHits, unit
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.codecs.recommending.found import shown_items

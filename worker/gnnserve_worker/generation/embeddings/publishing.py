@@ -18,7 +18,6 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.embeddings import IndexManifest
 from gnnserve_api.files.repository import NodeIdKind, RevisionManifest, VariantManifest
-from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.columns import TypesOf, keep_columns
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, published_blocks
 from gnnserve_worker.generation.embeddings.index import EmbeddingsOrigin, build_index
@@ -34,7 +33,7 @@ from gnnserve_worker.generation.embeddings.sink import (
 from gnnserve_worker.nearest.files import index_folder, read_manifest
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.opening.loaded import LoadedRevision
-from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.opening.revision import build_exact, load_revision
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.repository import Repository
