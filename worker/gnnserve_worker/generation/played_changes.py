@@ -76,7 +76,8 @@ class PlayedChanges:
         """The edges, each once, that these entries are of: (list, sender), int64 [entries, 2]."""
         places = self._graph.places
         readers = places.readers_of_lists(entries[:, 0])
-        kinds, found = places.kinds_of(readers), list[np.ndarray]()
+        kinds, nodes = places.kinds_of(readers), int(places.first_nodes[-1])
+        relations, found = list[np.ndarray](), list[np.ndarray]()
         for relation in self._own:
             chosen = np.flatnonzero(kinds == places.targets[relation])
             chosen = chosen[places.list_by(relation, readers[chosen]) == entries[chosen, 0]]
@@ -86,9 +87,11 @@ class PlayedChanges:
                 ends = ends[:, ::-1]
             if direction is Direction.UNDIRECTED:
                 ends = np.sort(ends, axis=1)
-            found.append(np.column_stack((np.full(len(ends), relation), ends)))
-        rows = np.unique(np.concatenate(found), axis=0) if found else np.zeros((0, 3), np.int64)
-        return Edges(rows[:, 0], np.ascontiguousarray(rows[:, 1:]))
+            # Single numbers are sorted in a fraction of the time of pairs.
+            codes = np.unique(ends[:, 0] * nodes + ends[:, 1])
+            found.append(np.stack((codes // nodes, codes % nodes), axis=1))
+            relations.append(np.full(len(codes), relation))
+        return Edges(np.concatenate(relations), np.concatenate(found))
 
     def come(self, edges: Edges) -> bool:
         """Let these edges come; False: there was no room for some."""
