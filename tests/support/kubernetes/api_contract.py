@@ -1191,7 +1191,8 @@ def a_list_of_a_version_that_is_too_old_is_gone_and_tells_how_to_go_on(api: Api)
 @case
 def the_cache_knows_no_pages(api: Api) -> None:
     for name in ("a", "b", "c"):
-        made(api.post(api.object("Role", name)))
+        newest = made(api.post(api.object("Role", name)))
+    made(api.listed("Role", resourceVersion=version_of(newest)))  # waits until the cache has it
     found = made(api.listed("Role", limit="2", resourceVersion="0"))
     assert _names(found) == ["a", "b", "c"]
     assert not found["metadata"].get("continue")

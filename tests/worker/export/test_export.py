@@ -140,7 +140,7 @@ def test_programs_of_each_architecture_answer_as_the_engine(
     inputs, outputs = inputs_of(variant), outputs_of(variant, "Scores.", gives_embeddings=variant.network.hidden > 0)
     program = trace(module_of(revision, "x1"), inputs)
     for made in FORMATS.values():
-        made.write(program, inputs, outputs, tmp_path / made.file)
+        made.write(program, inputs, outputs, tmp_path / made.file, sums_by_segments=True)
         run = made.load(tmp_path / made.file)
         for seeds, padding in (([alone], 0), ([5, 80, 2, 9], 6)):
             drawn = draw_inputs(revision, variant, np.array(seeds), KEY)
@@ -355,6 +355,8 @@ def _written(module: _Segments, folder: Path) -> Callable[[np.ndarray, np.ndarra
     shapes = {"rows": (torch.float32, ("n", 6)), "own": (torch.float32, ("t", 6)), "edges": (torch.int64, (2, "e"))}
     inputs = tuple(ExportedArray(name, str(dtype)[6:], shape, "") for name, (dtype, shape) in shapes.items())
     outputs = (ExportedArray("scores", "float32", ("t", 6), ""),)
-    FORMATS[ExportFormat.ONNX].write(trace(module, inputs), inputs, outputs, folder / "segments.onnx")
+    FORMATS[ExportFormat.ONNX].write(
+        trace(module, inputs), inputs, outputs, folder / "segments.onnx", sums_by_segments=True
+    )
     run = FORMATS[ExportFormat.ONNX].load(folder / "segments.onnx")
     return lambda rows, own, edges: run({"rows": rows, "own": own, "edges": edges})["scores"]

@@ -64,7 +64,9 @@ def test_exports_are_served_again(kind: str, tmp_path: Path) -> None:
     made = FORMATS[ExportFormat.ONNX]
     outputs = outputs_of(variant, "Scores.", gives_embeddings=variant.network.hidden > 0)
     module = VariantModule(variant.network, gives_embeddings=variant.network.hidden > 0)
-    made.write(trace(module, inputs_of(variant)), inputs_of(variant), outputs, tmp_path / made.file)
+    made.write(
+        trace(module, inputs_of(variant)), inputs_of(variant), outputs, tmp_path / made.file, sums_by_segments=True
+    )
     check_program_file(tmp_path / made.file, program)
     runner = ProgramRunner(tmp_path / made.file, 1)
     network = ProgramNetwork(program, schema, runner, (variant.columns,))

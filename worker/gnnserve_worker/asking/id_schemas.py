@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Schemas = dict[str, Any]
+POSSIBLE_IDS = range(-(2**63), 2**63)
+"""Integers that a node of some graph may have as its id: those of 64 bits with a sign."""
 _INTEGER, _TEXT = {"type": "integer"}, {"type": "string"}
 _TYPE_OF_OTHERS = ("RecommendRequest", "properties", "type")
 _ID_OF_TYPE = ("TypedNodeId",)
@@ -71,6 +73,8 @@ class PlainIds:
         if bounded:
             for one in lists:
                 one["items"] |= self.bounds
+        if self.type_ is int:
+            schemas["NewNode"]["properties"]["id"] |= {"minimum": POSSIBLE_IDS[0], "maximum": POSSIBLE_IDS[-1]}
         _filtered(schemas)["items"] = _INTEGER if self.type_ is int else _TEXT
         _leave_out(schemas, (_TYPE_OF_OTHERS, *_OF_TYPES))
         _name_without_types(schemas)

@@ -15,7 +15,7 @@ import numpy as np
 
 from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_api.http.live_accuracy import TypedNodeId
-from gnnserve_worker.asking.id_schemas import IdSchemas, IdsOfTarget, PlainIds, TextsWithTypes
+from gnnserve_worker.asking.id_schemas import POSSIBLE_IDS, IdSchemas, IdsOfTarget, PlainIds, TextsWithTypes
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.type_ids import LivingNames, QualifiedIds, as_text
 from gnnserve_worker.graph.ids import NodeIds
@@ -24,8 +24,6 @@ from gnnserve_worker.graph.overlay import number_overlay
 
 AnyId = int | str | TypedNodeId
 """An id as JSON may have it."""
-POSSIBLE_IDS = range(-(2**63), 2**63)
-"""Integers that a node of some graph may have as its id: those of 64 bits with a sign."""
 _POSITIONS = np.dtype(np.int64)
 _FEW_NODES = 32
 """Up to here Python looks at each node before numpy has begun."""

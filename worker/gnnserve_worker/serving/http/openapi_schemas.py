@@ -107,6 +107,8 @@ def component_schemas(of: DescribedService) -> dict[str, Any]:
         named = {"enum": [*of.variants, None]}
         asks["variant"] |= named
         schemas["ExplainRequest"]["properties"]["variant"] |= named
+    # Exactly one of both is given, which a type cannot say.
+    schemas["ExplainRequest"]["oneOf"] = [{"required": ["node"]}, {"required": ["pair"]}]
     objective = schemas["Objective"]["properties"]
     objective["latencyMs"] |= LATENCY_BOUNDS
     objective["accuracyTolerancePermille"] |= TOLERANCE_BOUNDS

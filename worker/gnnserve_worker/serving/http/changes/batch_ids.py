@@ -18,7 +18,7 @@ from gnnserve_api import decoding
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.http.changes import ChangesRequest, TypedChangesRequest
 from gnnserve_worker.asking.body_form import BodyForm
-from gnnserve_worker.asking.naming import POSSIBLE_IDS
+from gnnserve_worker.asking.id_schemas import POSSIBLE_IDS
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.type_ids import QualifiedId, QualifiedIds
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
