@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from benchmarks.models.models import BENCHMARK
 from benchmarks.models.models_typed_accuracy import HEAD, MODELS, REFERENCES, typed_rows
 from benchmarks.models.module_training import LabelledNodes
-from benchmarks.models.typed_accuracy import TypedGraph, macro_f1, train_and_serve
+from benchmarks.models.typed_accuracy import TypedGraph, load_graph, macro_f1, train_and_serve
 
 NODES, COLUMNS, CLASSES = 60, 6, 3
 
@@ -68,3 +71,16 @@ def test_rows_have_what_was_published_beside() -> None:
 def test_macro_f1_is_the_mean_over_classes() -> None:
     scores = np.eye(2)[[0, 0, 0, 1]]
     assert macro_f1(scores, np.array([0, 0, 1, 1])) == pytest.approx((4 / 5 + 2 / 3) / 2)
+
+
+def test_features_are_words_that_are_there_and_means_of_these(tmp_path: Path) -> None:
+    meta = {"target": "paper", "node_types": {"paper": 2, "author": 2}, "relations": [["paper", "by", "author", 2]]}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    words = {"feat_indptr": [0, 2, 3], "feat_indices": [0, 2, 1], "feat_data": [0.5, 0.5, 3.0], "feat_shape": [2, 3]}
+    np.savez(tmp_path / "nodes_paper.npz", labels=np.array([0, 1]), train_mask=np.array([True, False]), **words)
+    np.savez(tmp_path / "edges_paper__by__author.npz", src=np.array([0, 1]), dst=np.array([0, 0]))
+    graph = load_graph(tmp_path)
+    assert graph.x["paper"].tolist() == [[1, 0, 1], [0, 1, 0]]
+    assert graph.x["author"].tolist() == [[0.5, 0.5, 0.5], [0, 0, 0]]
+    assert graph.edges["author", "rev_by", "paper"].tolist() == [[0, 0], [0, 1]]
+    assert list(graph.masks) == ["train_mask"]
