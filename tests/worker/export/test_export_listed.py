@@ -115,6 +115,19 @@ def test_exports_over_several_types_read_columns_of_edges(tmp_path: Path) -> Non
 
 
 @pytest.mark.campaign
+def test_one_softmax_over_all_relations_is_exported(tmp_path: Path) -> None:
+    """HGT."""
+    hgt = {
+        "conv": "Transformer", "width": 8, "heads": 2, "root": False, "combine": "Attention", "activation": "Gelu",
+        "residual": "Gated", "outputProduct": True,
+    }  # fmt: skip
+    before = [{"products": [{"width": 8, "activation": "Relu"}]}]
+    model = {"before": before, "layers": [hgt, hgt], "head": [{}], "fanouts": [-1, -1]}
+    source = {"typed": {**hetero_data(tmp_path), "target": "user", "reverse": "Disabled"}}
+    written(tmp_path / "made", generated(tmp_path, source, model), "x1", [ExportFormat.ONNX])
+
+
+@pytest.mark.campaign
 def test_layers_over_fewer_columns_are_exported_as_they_answer(tmp_path: Path) -> None:
     model = {"layers": [SAGE, SAGE], "head": [{}], "fanouts": [4, 3]}
     variants = {"pruning": {"factors": [1, 2]}}
