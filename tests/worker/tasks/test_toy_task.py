@@ -169,7 +169,7 @@ def test_a_task_of_one_file_is_generated_found_and_reported(scene: Scene) -> Non
 
 def test_a_search_goes_without_an_accuracy_that_is_worth_nothing(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repository", "default", "odd")
-    published = generate(service(one_type(tmp_path), search="Auto", budget={"seconds": 1, "variants": 2}), repository)
+    published = generate(service(one_type(tmp_path), search="Auto", budget={"seconds": 30, "variants": 2}), repository)
     assert published.profile.search is not None
     assert_told(tmp_path, published)
 

@@ -34,6 +34,7 @@ from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import StagedRevision
+from gnnserve_worker.tasks.generation import task_of
 
 
 class SearchSubject(Protocol):
@@ -103,8 +104,11 @@ def _learn_promising(subject: SearchSubject, measured: MeasuredVariants, least: 
     which others read a part. `ends`: when the budget does, by the monotonic clock."""
     spec, progress = subject.wanted.spec, subject.wanted.progress
     rounds = {each.trains: each for each in subject.space.trained_rounds}
-    if subject.sources.one_rows is None:
-        rounds = {name: each for name, each in rounds.items() if not each.variants.one_row}
+    has_rows, learns_from = subject.sources.one_rows is not None, task_of(spec).one_row_sources
+    rounds = {
+        name: each for name, each in rounds.items()
+        if all(has_rows and learns_from(one.hops) for one in each.variants.one_row)
+    }  # fmt: skip
     worth, says = _worth_training(subject, rounds, measured, least)
     names = [promise.trains for promise in worth]
     steps = steps_of_search(spec, subject.sizes, names, subject.wanted.profile_budget_s)
