@@ -276,3 +276,39 @@ def test_layers_of_fewer_columns_follow_changes(tmp_path: Path, model: dict[str,
         expected = scene.module_scores(fewer, "x2")
         found = scene.served.compute.infer("x2", nodes.copy(), 0).scores
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
+
+
+CHANNELS = {
+    "stored": [1, 2], "storedFollowChanges": True, "channels": [{"factor": 2}, {"factor": 2, "table": "Stored"}],
+}  # fmt: skip
+
+
+def assert_each_network_answers(scene: Scene, nodes: np.ndarray, graph: GraphTensors) -> None:
+    """Rows of each network are made by layers of its own, though they have the same numbers."""
+    for name, network in (("stored1", "x1"), ("stored2", "x1"), ("channels2-stored1", "channels2")):
+        expected = scene.module_scores(graph, network)
+        found = scene.served.compute.infer(name, nodes.copy(), 0).scores
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()), err_msg=name)
+
+
+def test_stored_layers_with_fewer_channels_follow_changes_beside_those_of_the_model(tmp_path: Path) -> None:
+    plain, draw, fresh = PlainGraph(NODES, 3, RULES[0]), np.random.default_rng(4), [*range(1000, 900, -1)]
+    scene = Scene(tmp_path, source_of(tmp_path, plain), ONE_TYPE["attention and degrees"], variants=CHANNELS)
+    scene.apply([plain.random_batch(draw, 6, fresh) for _ in range(3)])
+    assert_each_network_answers(scene, scene.living.graph.ids.find(ids_of([*plain.lists])), tensors_of(plain))
+
+
+def test_stored_layers_with_fewer_channels_follow_changes_over_several_types(tmp_path: Path) -> None:
+    source = {"typed": {**hetero_data(tmp_path), "target": "user", "reverse": "Disabled"}}
+    scene, grown, draw = (
+        Scene(tmp_path, source, SEVERAL_TYPES, variants=CHANNELS),
+        GrownGraph(),
+        np.random.default_rng(1),
+    )
+    bodies = [grown.drawn_changes(draw) for _ in range(2)]
+    scene.apply([read_changes(json.dumps(body).encode(), b"application/json", scene.served)[1] for body in bodies])
+    users = [f"user/{node}" for node in grown.users]
+    nodes = np.array([scene.served.graph.naming.find_one(user, "nodes", "") for user in users])
+    assert_each_network_answers(scene, nodes, typed_tensors_of(grown, scene.living.graph.graph.schema))
+    scene.start()
+    assert_each_network_answers(scene, nodes, typed_tensors_of(grown, scene.living.graph.graph.schema))

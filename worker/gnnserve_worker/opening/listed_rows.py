@@ -51,19 +51,20 @@ class ListedRows:
     def followed(self, variants: Iterable[VariantManifest]) -> FollowedRows:
         """Makers of all rows that tables behind layers are made of, and of these tables' own."""
         inputs: dict[str, RowMaker] = {}
+        # By the table that they read: networks with fewer channels have tables and layers of their own.
+        layers: dict[str, ListedLayer] = {}
         makers: list[ListedLayerMaker] = []
-        layers: dict[int, ListedLayer] = {}
         for variant in variants:
             names = _tables_of(variant)
             with self._reading(variant) as network:
                 if names[0] not in inputs:
                     inputs[names[0]] = self._inputs(names[0], network)
-                for number in (number for number in range(1, len(names)) if number not in layers):
-                    layers[number] = network.layer(number)
-            for number, (source, name) in enumerate(pairwise(names), start=1):
-                makers.append(self._maker(name, source, layers[number], number))
-        hops = [layers[number].hops for number in sorted(layers)]
-        return FollowedRows(tuple(inputs.values()), layers_by_number(makers, hops))
+                for number, (source, name) in enumerate(pairwise(names), start=1):
+                    if source not in layers:
+                        layers[source] = network.layer(number)
+                    makers.append(self._maker(name, source, layers[source], number))
+        hops = {maker.number: maker.layer.hops for maker in makers}
+        return FollowedRows(tuple(inputs.values()), layers_by_number(makers, [hops[number] for number in sorted(hops)]))
 
     def overlaid(self, variant: VariantManifest) -> ListedOverlayRows:
         """Maker of rows of its table, which stores the first layer, where requests reach."""
