@@ -66,7 +66,7 @@ def first_layer_moments(first: FirstLayer, features: Features, graph: Graph, nod
     columns = features.shape[1]
     shared = first.own is None
     own_share = np.float32(_own_share(first))
-    adjacency = _rows_of(graph, nodes, first.aggregator)
+    adjacency = aggregation_of(graph, nodes, first.aggregator)
     of_neighbours, of_own, of_both = (np.zeros((columns, columns), dtype=np.float32) for _ in range(3))
     product = np.empty_like(of_neighbours)
     neighbour_sum, own_sum = np.zeros(columns), np.zeros(columns)
@@ -92,7 +92,7 @@ def first_layer_moments(first: FirstLayer, features: Features, graph: Graph, nod
 
 
 def _own_share(first: FirstLayer) -> float:
-    """Weight of the node's own features that is added to its row of `_rows_of`."""
+    """Weight of the node's own features that is added to its row of `aggregation_of`."""
     match first.aggregator:
         case Aggregator.MEAN | Aggregator.SUM | Aggregator.NONE:
             return first.own_share
@@ -102,7 +102,7 @@ def _own_share(first: FirstLayer) -> float:
             assert_never(first.aggregator)
 
 
-def _rows_of(graph: Graph, nodes: np.ndarray, aggregator: Aggregator) -> sp.csr_array:
+def aggregation_of(graph: Graph, nodes: np.ndarray, aggregator: Aggregator) -> sp.csr_array:
     """How neighbours are aggregated for `nodes`: float32 [given nodes, all nodes]."""
     ones = np.ones(graph.edges, dtype=np.float32)
     adjacency = sp.csr_array((ones, graph.indices, graph.indptr), shape=(graph.nodes, graph.nodes))[nodes]

@@ -21,7 +21,7 @@ from gnnserve_api.spec.model import Model
 from gnnserve_worker.generation.channels import choose_in_parts
 from gnnserve_worker.generation.listed_layers import GivenLayers
 from gnnserve_worker.generation.listed_rows import ListedRows
-from gnnserve_worker.generation.moments import SumMoments, in_chunks
+from gnnserve_worker.generation.moments import SumMoments, aggregation_of, in_chunks
 from gnnserve_worker.generation.programs.running import compute_all, served_features
 from gnnserve_worker.generation.relation_channels import as_seen, nodes_seen
 from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation
@@ -32,7 +32,7 @@ from gnnserve_worker.layers.dense import below, build_changes
 from gnnserve_worker.layers.shapes import head_key, needed_by_layers, source_of, target_of
 from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.sampling.normalised import inverse_roots
+from gnnserve_worker.tables.table import Aggregator
 
 _MakeRows = Callable[[], np.ndarray]
 """Makes rows, float32 [rows, channels]."""
@@ -239,7 +239,9 @@ class _Reading:
             return _counts(self.data, relation)
         if conv.conv is Convolution.GCN:
             is_within = relation.source == relation.target and conv.self_loops and conv.is_normalised
-            return _normalised(relation) if is_within else _counts(self.data, relation)
+            if not is_within:
+                return _counts(self.data, relation)
+            return aggregation_of(relation.lists, np.arange(relation.lists.nodes), Aggregator.NORMALISED_SUM)
         find = _WEIGHTS.get(conv.aggregations)
         return None if find is None else find(self.data, relation)
 
@@ -300,16 +302,6 @@ def _counts(data: GraphData, relation: Relation) -> sp.csr_array:
     """1 for each neighbour, float32 [targets, sources]."""
     found = means_by_relation(data, relation)
     return sp.csr_array((np.ones_like(found.data), found.indices, found.indptr), shape=found.shape)
-
-
-def _normalised(relation: Relation) -> sp.csr_array:
-    """Weights of GCN over a relation within a type, with the node itself, float32 [nodes, nodes]."""
-    lists = relation.lists
-    roots, targets = inverse_roots(lists.indptr, lists.indices), lists.targets()
-    values = roots[targets] * roots[lists.indices] * (lists.indices != targets)
-    nodes = len(lists.indptr) - 1
-    weights = sp.csr_array((values.astype(np.float32), lists.indices, lists.indptr), shape=(nodes, nodes))
-    return sp.csr_array(weights + sp.diags_array((roots**2).astype(np.float32)))
 
 
 _WEIGHTS: Mapping[tuple[Aggregation, ...], Callable[[GraphData, Relation], sp.csr_array]] = {
