@@ -118,7 +118,7 @@ def _lists(folder: Path, begins: Mapping[str, int], nodes: int) -> tuple[np.ndar
 
 
 def _told(relation: str, file: Arrays) -> np.ndarray:
-    """What each edge of a relation says, float64 [edges, columns]: that it is one, its numbers, and its kind."""
+    """Columns of the edges of a relation, float64 [edges, columns]: that it is one, its numbers, and its kind."""
     parts = [np.ones((len(file["src"]), 1))]
     parts += [_logarithms(file[name]) for name in _NUMBERS.get(relation, ())]
     if relation in _KINDS:

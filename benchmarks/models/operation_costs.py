@@ -114,7 +114,7 @@ class BenchedGraph:
         return cls(ProgramGraph(lists, [np.array(files.array("features"))], [payload]), schema, shape)
 
     def with_rows(self, columns: int, draw: np.random.Generator) -> BenchedGraph:
-        """The same graph, whose nodes have random rows."""
+        """This graph, whose nodes have random rows."""
         rows = draw.standard_normal((self.shape.nodes, columns), dtype=np.float32)
         (kind,) = self.schema.types
         schema = msgspec.structs.replace(self.schema, types=(msgspec.structs.replace(kind, features=columns),))
@@ -167,7 +167,7 @@ class Alone:
     program: ProgramManifest
     runner: LayersRunner
     laid: Sequence[LaidOut]
-    """What some batches read."""
+    """Samples of some batches, as they are laid out for the program."""
     seeds: int
 
     @classmethod
@@ -203,7 +203,7 @@ def measure_alone(kind: Convolution, graph: BenchedGraph, rates: Rates, *, quick
 
 
 def work_of(kind: Convolution, layers: LayersManifest, arrays: Mapping[str, np.ndarray]) -> Work:
-    """What the layers read and compute in a sample, which is laid out for their program."""
+    """Bytes and operations of the layers in a sample, which is laid out for their program."""
     hops = hops_of(arrays["nodes_per_hop_0"], arrays["edges_0"][1], HOPS)
     conv = layers.layers[0].convs[0]
     sizes = Sizes(conv.width, conv.heads, len(conv.edge_columns))

@@ -190,7 +190,7 @@ class Trained:
     torch: list[float]
     """Trained in torch_geometric, and scored by it."""
     given: list[float]
-    """The same weights, served as layers."""
+    """torch_geometric's weights, served as layers."""
     here: list[float]
     """Trained here as layers, and served."""
 
