@@ -78,16 +78,6 @@ class ExactIndex:
         return best_of(np.arange(self.nodes), products, count)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where the nodes of an index lie."""
-
-    list_of: np.ndarray
-    """The list of each node, int32 [nodes]."""
-    sizes: np.ndarray
-    """Nodes of each list, int64 [lists]."""
-
-
 class ListedIndex(ABC):
     """Vectors in lists by their nearest centre (faiss's IVFFlat): of the lists that are compared, all scores are
     exact."""
@@ -100,29 +90,65 @@ class ListedIndex(ABC):
         self.probed = probed
         self.lists = int(index.nlist)
         self.nodes, self.columns = int(index.ntotal), int(index.d)
+        self._has_places = False
+        """Whether the index knows where the row of each node lies, which takes 8 bytes for each."""
 
     def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> SearchHits:
         probed = self.probed
         if allowed is not None:
             passing = max(int(np.count_nonzero(allowed)), 1)
             if 2 * passing < self.nodes:
-                return self._among(query, count, excluded, allowed)
+                return self._among(query, count, excluded, allowed, passing)
             # What passes may lie together: where all but few do, hardly more lists are compared.
             probed = min(self.lists, int(np.ceil(probed * (self.nodes / passing) ** 4)))
         return self._search_whole(query, count, excluded, allowed, probed)
 
-    def _among(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray) -> SearchHits:
-        """As `search`, where less than half of the nodes may be found: among as many lists, the nearest first, as have
-        several times as many of them as are compared without a filter; or one by one where that is less work."""
-        passing, layout = np.flatnonzero(allowed), self._layout
-        order = np.argsort(-query.score(self._centres)[0])
-        counts = np.bincount(layout.list_of[passing], minlength=self.lists)[order]
-        wanted = count + _MARGIN * self.probed * self.nodes / self.lists
-        probed = min(self.lists, int(np.searchsorted(np.cumsum(counts), wanted)) + 1)
-        if len(passing) * _GATHERED_COST <= int(layout.sizes[order[:probed]].sum()):
-            few = passing[~np.isin(passing, excluded)]
-            return best_of(few, query.score(self.index.reconstruct_batch(few))[0], count)
+    def _among(
+        self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray, passing: int
+    ) -> SearchHits:
+        """As `search`, where less than half of the nodes may be found, `passing` of them: among as many lists, the
+        nearest first, as have several times as many of them as are compared without a filter; or one by one where that
+        is less work."""
+        wanted = count + _MARGIN * self.probed * self.nodes // self.lists
+        # Where what passes is spread evenly, that many nodes lie in the lists that have as many as are wanted of it.
+        if passing * _GATHERED_COST <= self.nodes * wanted / passing:
+            return self._one_by_one(query, count, excluded, allowed)
+        probed, compared = self._lists_with(wanted, np.argsort(-query.score(self._centres)[0]), allowed, passing)
+        if passing * _GATHERED_COST <= compared:
+            return self._one_by_one(query, count, excluded, allowed)
         return self._search_whole(query, count, excluded, allowed, probed)
+
+    def _lists_with(self, wanted: int, order: np.ndarray, allowed: np.ndarray, passing: int) -> tuple[int, int]:
+        """How many of the lists, in that order, have `wanted` nodes that may be found, of `passing` in all lists; and
+        how many nodes these have. Hardly more lists are looked at than twice as many."""
+        sizes, looked_at, reached, compared = self._sizes[order], 0, 0, 0
+        # As many as have them where what passes is spread evenly.
+        ahead = int(np.ceil(wanted * self.lists / passing))
+        while looked_at < self.lists:
+            block = order[looked_at : looked_at + ahead]
+            flags = allowed[np.concatenate([self._positions[place] for place in block.tolist()])]
+            within = int(np.count_nonzero(flags))
+            ends = np.cumsum(sizes[looked_at : looked_at + ahead])
+            if reached + within >= wanted:
+                last = int(np.searchsorted(np.cumsum(flags), wanted - reached))
+                lists = int(np.searchsorted(ends, last, side="right")) + 1
+                return looked_at + lists, compared + int(ends[lists - 1])
+            looked_at, reached, compared = looked_at + len(block), reached + within, compared + int(ends[-1])
+            ahead = looked_at
+        return self.lists, self.nodes
+
+    def _one_by_one(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray) -> SearchHits:
+        few = np.flatnonzero(allowed)
+        few = few[~np.isin(few, excluded)]
+        return best_of(few, query.score(self._rows_of(few))[0], count)
+
+    def _rows_of(self, positions: np.ndarray) -> np.ndarray:
+        """float32 [positions, columns]"""
+        if not self._has_places:
+            self.index.make_direct_map()  # for the first filter
+            self._has_places = True
+        rows: np.ndarray = self.index.reconstruct_batch(positions)
+        return rows
 
     def _search_whole(
         self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None, probed: int
@@ -134,13 +160,9 @@ class ListedIndex(ABC):
         return found
 
     @cached_property
-    def _layout(self) -> _Layout:
-        """Made for the first filter."""
-        self.index.make_direct_map()
-        list_of = np.zeros(self.nodes, np.int32)
-        for place, positions in enumerate(self._positions):
-            list_of[positions] = place
-        return _Layout(list_of, np.bincount(list_of, minlength=self.lists))
+    def _sizes(self) -> np.ndarray:
+        """Nodes of each list, int64 [lists]."""
+        return np.array([len(of_list) for of_list in self._positions], np.int64)
 
     @cached_property
     def _centres(self) -> np.ndarray:
