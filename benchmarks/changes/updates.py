@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import results
 from benchmarks.changes import updates_replay, updates_service
-from benchmarks.changes.updates_answers import ARCHITECTURES, measure_answers
+from benchmarks.changes.updates_answers import SUBJECTS, measure_answers
 from benchmarks.changes.updates_compaction import FULL as COMPACTED
 from benchmarks.changes.updates_compaction import QUICK as FEW_COMPACTED
 from benchmarks.changes.updates_compaction import measure_compaction_elsewhere
@@ -86,7 +86,7 @@ def recommending(name: str, run: Run) -> Figures:
 
 MEASURED: dict[Part, tuple[Callable[[str, Run], Figures], Sequence[str]]] = {
     Part.GRAPH: (graph, [*SHAPES]),
-    Part.ANSWERS: (answers, ARCHITECTURES),
+    Part.ANSWERS: (answers, SUBJECTS),
     Part.SERVICE: (service, [*SHAPES]),
     Part.COMPACTION: (compaction, (*SHAPES, TYPED)),
     Part.START: (start, (TYPED, "arxiv")),

@@ -1,8 +1,10 @@
 """Answers of a graph after many random changes, beside those of the same graph built from scratch.
 
-Each architecture has one graph, with a variant of every family that declares that it follows changes, over float32
-tables and full neighbourhoods. Changes are of all kinds, nodes that leave among them. The graph that is built from
-scratch is generated anew, by the same weights. A cascade is two of these variants, which are compared one by one.
+Each architecture has one graph, with a variant of every family of architectures over one type that declares that it
+follows changes, over float32 tables and full neighbourhoods; and so have listed layers. Changes are of all kinds, nodes
+that leave among them. The graph that is built from scratch is generated anew, by the same weights; listed layers are
+compared with torch_geometric's modules over it, by the weights of each variant. A cascade is two of these variants,
+which are compared one by one.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.support.changes.listed import SAGE, module_scores, service_over, source_of, tensors_of
 from tests.support.changes.living import FEATURES, MODELS, PlainGraph, ids_of
 from tests.support.generation.generated import generate_over
 from tests.support.graphs.graphs import random_tensors
@@ -26,6 +29,8 @@ from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.given_variants import GivenVariant
+from gnnserve_worker.generation.layer_modules import GraphTensors
+from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.graph.change_batch import BatchEffect
 from gnnserve_worker.graph.store import Features, GraphData, Splits
@@ -37,8 +42,10 @@ from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.generation import task_of
 
-ARCHITECTURES = tuple(MODELS)
+LISTED = "listed layers"
+SUBJECTS = (*MODELS, LISTED)
 _RULES = EdgeRules(Direction.UNDIRECTED, Duplicates.MERGE)
+_RULES_OF_A_FILE = EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP)
 _NODES, _BATCH, _CLASSES = 600, 100, 3
 _FANOUT = 200
 """No list is as long, so that variants with fan-outs read whole neighbourhoods, too."""
@@ -59,45 +66,106 @@ _VARIANTS: dict[str, Any] = {
         {"first": "projected", "then": f"projected-f{'x'.join([str(_FANOUT)] * _LAYERS)}", "passOnPercents": [5]}
     ],
 }
+_THREE_LAYERS: dict[str, Any] = {
+    "layers": [{**SAGE, "width": 4}, {**SAGE, "width": 4}, SAGE], "head": [{}], "fanouts": [-1] * _LAYERS,
+}  # fmt: skip
+"""Listed layers whose products of nodes alone are narrower than features, so that these stand in rows."""
+_OF_LISTED: dict[str, Any] = {
+    "pruning": {"method": "Random", "factors": [1, 2]},
+    "stored": [1, 2],
+    "storedFollowChanges": True,
+    "fanouts": [[_FANOUT] * _LAYERS],
+    "channels": [*_VARIANTS["channels"], {"factor": 2, "columnFactor": 2}],
+    "cascades": [
+        {"first": first, "then": "x1", "passOnPercents": [5]}
+        for first in ("projected", f"projected-f{'x'.join([str(_FANOUT)] * _LAYERS)}", "channels2-projected")
+    ],
+}
 
 
-def measure_answers(architecture: str, changes: int) -> AnswerErrors:
-    plain, draw = PlainGraph(_NODES, 20, _RULES), np.random.default_rng(21)
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """A graph after its changes."""
+
+    plain: PlainGraph
+    """What it is then."""
+    loaded: LoadedRevision
+    """The revision that followed them."""
+    positions: np.ndarray
+    """Where its nodes stand there, in the order of `plain.lists`, int64 [nodes]."""
+    changes: int
+
+    def answers(self, variant: str) -> np.ndarray:
+        """float32 [nodes, classes]"""
+        return _answers_of(self.loaded, variant, self.positions)
+
+    def errors(self, name: str, expected: Mapping[str, np.ndarray]) -> AnswerErrors:
+        """`expected`: answers of each variant over the graph built from scratch, as of `answers`."""
+        assert self.loaded.manifest is not None  # noqa: S101
+        errors = {variant: _largest_error(self.answers(variant), wanted) for variant, wanted in expected.items()}
+        families = {variant.family for variant in self.loaded.manifest.variants if variant.name in errors}
+        return AnswerErrors(name, self.changes, len(self.positions), errors, tuple(sorted(families)))
+
+
+def measure_answers(name: str, changes: int) -> AnswerErrors:
+    """`name`: one of `SUBJECTS`."""
+    plain = PlainGraph(_NODES, 20, _RULES_OF_A_FILE if name == LISTED else _RULES)
     with tempfile.TemporaryDirectory(prefix="gnnserve-updates-") as folder, short_profile():
-        loaded = _generated(Path(folder), "living", architecture, plain, _MAX_DELTA_BYTES)
-        living, fresh, done = LivingRevision(loaded, _MAX_DELTA_BYTES), [*range(10**9, 10**9 + changes)], 0
-        while done < changes:
-            batch = plain.random_batch(draw, _BATCH, fresh)
-            (said,) = living.apply(living.offset + 1, [batch])
-            if not isinstance(said, BatchEffect):
-                raise SystemExit(f"a batch was refused: {said.field}: {said.message}")
-            done += batch.counts.items
-        if (longest := max(map(len, plain.lists.values()))) > _FANOUT:
-            raise SystemExit(f"a node has {longest} neighbours, more than the fan-out of {_FANOUT} that reads all")
-        rebuilt = _generated(Path(folder), "rebuilt", architecture, plain)
-        positions = living.graph.ids.find(ids_of([*plain.lists]))
-        errors = {
-            name: _largest_error(loaded, positions, rebuilt, name)
-            for name in rebuilt.variants
-            if name in loaded.variants
-        }
-    assert loaded.manifest is not None  # noqa: S101
-    families = {variant.family for variant in loaded.manifest.variants if variant.name in errors}
-    return AnswerErrors(architecture, done, len(positions), errors, tuple(sorted(families)))
+        return (_of_listed if name == LISTED else _of_architecture)(Path(folder), name, plain, changes)
 
 
-def _largest_error(living: LoadedRevision, positions: np.ndarray, rebuilt: LoadedRevision, variant: str) -> float:
-    largest = 0.0
-    for start in range(0, len(positions), _MOST_SEEDS):
-        nodes = np.arange(start, min(start + _MOST_SEEDS, len(positions)))
-        expected = infer_batch(rebuilt, variant, nodes, 0).scores
-        found = infer_batch(living, variant, positions[nodes], 0).scores
-        # Of large scores the last digits differ: sums are made in another order.
-        error = np.abs(found - expected) / np.maximum(1, np.abs(expected))
-        if not np.isfinite(error).all():
-            return float("inf")
-        largest = max(largest, float(error.max()))
-    return largest
+def _of_architecture(folder: Path, architecture: str, plain: PlainGraph, changes: int) -> AnswerErrors:
+    changed = _change(_generated(folder, "living", architecture, plain, _MAX_DELTA_BYTES), plain, changes)
+    rebuilt, nodes = _generated(folder, "rebuilt", architecture, plain), np.arange(len(changed.positions))
+    both = [name for name in rebuilt.variants if name in changed.loaded.variants]
+    return changed.errors(architecture, {name: _answers_of(rebuilt, name, nodes) for name in both})
+
+
+def _of_listed(folder: Path, name: str, plain: PlainGraph, changes: int) -> AnswerErrors:
+    repository = Repository(folder / "repository", "benchmarks", "listed")
+    service = service_over(source_of(folder, plain), _THREE_LAYERS, _OF_LISTED, updates={"log": {"sqlite": {}}})
+    manifest = generate(service, repository)
+    changed = _change(load_revision(repository, manifest.revision, _MAX_DELTA_BYTES), plain, changes)
+    graph, schema, expected = tensors_of(plain), changed.loaded.graph.schema, dict[str, np.ndarray]()
+    halved = manifest.ranking.columns[: FEATURES // 2]
+    fewer = GraphTensors([graph.features[0][:, [*halved]]], graph.edges, graph.edge_columns)
+    # What else there is of a network reads all neighbours too, and other rows.
+    for network, read in (("x1", graph), ("x2", fewer), ("channels2", graph), ("channels2-x2", fewer)):
+        scores = module_scores(manifest, repository, schema, read, network)
+        expected |= {one.name: scores for one in manifest.variants if _network_of(one.name) == network}
+    return changed.errors(name, expected)
+
+
+def _network_of(variant: str) -> str:
+    """The variant whose network one computes: `channels2` of `channels2-stored1-f200`."""
+    parts = [part for part in variant.split("-") if part.startswith(("channels", "x"))]
+    return "-".join(parts) or "x1"
+
+
+def _change(loaded: LoadedRevision, plain: PlainGraph, changes: int) -> _Changed:
+    """Apply that many changes to both."""
+    living, draw = LivingRevision(loaded, _MAX_DELTA_BYTES), np.random.default_rng(21)
+    fresh, done = [*range(10**9, 10**9 + changes)], 0
+    while done < changes:
+        batch = plain.random_batch(draw, _BATCH, fresh)
+        (said,) = living.apply(living.offset + 1, [batch])
+        if not isinstance(said, BatchEffect):
+            raise SystemExit(f"a batch was refused: {said.field}: {said.message}")
+        done += batch.counts.items
+    if (longest := max(map(len, plain.lists.values()))) > _FANOUT:
+        raise SystemExit(f"a node has {longest} neighbours, more than the fan-out of {_FANOUT} that reads all")
+    return _Changed(plain, loaded, living.graph.ids.find(ids_of([*plain.lists])), done)
+
+
+def _answers_of(loaded: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:
+    parts = [nodes[start : start + _MOST_SEEDS] for start in range(0, len(nodes), _MOST_SEEDS)]
+    return np.concatenate([infer_batch(loaded, variant, part, 0).scores for part in parts])
+
+
+def _largest_error(found: np.ndarray, expected: np.ndarray) -> float:
+    # Of large scores the last digits differ: sums are made in another order.
+    error = np.abs(found - expected) / np.maximum(1, np.abs(expected))
+    return float(error.max()) if np.isfinite(error).all() else float("inf")
 
 
 def _generated(

@@ -210,9 +210,7 @@ def _of_answers(answers: list[AnswerErrors]) -> Iterator[tuple[str, Verdict]]:
         return
     largest = max(error for each in answers for error in each.errors.values())
     changes = min(each.changes for each in answers)
-    missing = [
-        f"{each.architecture} {family}" for each in answers for family in sorted(WANTED_FAMILIES - {*each.families})
-    ]
+    missing = sorted(WANTED_FAMILIES.difference(*(each.families for each in answers)))
     lacking = f"; without {', '.join(missing)}" if missing else ""
     architectures = ", ".join(each.architecture for each in answers)
     yield (
