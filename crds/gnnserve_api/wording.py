@@ -25,3 +25,8 @@ def short(text: str) -> str:
 def printable(text: str) -> str:
     """Control characters as escapes: a manifest must not steer the terminal that shows what is wrong with it."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def sentence(text: str) -> str:
+    """Another program's message on one line, without the full stop, so that a sentence can continue after it."""
+    return " ".join(text.split()).rstrip(".;, ")

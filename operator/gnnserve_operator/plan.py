@@ -18,6 +18,7 @@ from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
+from gnnserve_api.status.verdict import Problem, Verdict
 from gnnserve_operator.decide.answers import accuracies_in_service, decide_base_variant
 from gnnserve_operator.decide.contests import (
     NO_WRITERS,
@@ -106,7 +107,6 @@ from gnnserve_operator.observed import ObservedJob, ObservedPool, ObservedState,
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_routing.decision import RoutingDecision
-from gnnserve_routing.verdict import Problem, Verdict
 
 __all__ = ["EventNote", "ObjectRef", "Plan", "ServiceIdentity", "plan", "plan_for_invalid"]
 

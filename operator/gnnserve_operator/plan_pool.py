@@ -14,6 +14,7 @@ from gnnserve_api.spec.pool import GNNWorkerPool, GNNWorkerPoolSpec
 from gnnserve_api.status.pool_status import GNNWorkerPoolStatus, PoolConditionType, PoolServiceStatus
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import WorkersStatus
+from gnnserve_api.status.verdict import Problem, Verdict
 from gnnserve_operator.decide.contests import decide_appliable, decide_obstacle, decide_replicas
 from gnnserve_operator.decide.pool import (
     PoolMembership,
@@ -50,7 +51,6 @@ from gnnserve_operator.observed import ObservedClaim, ObservedMember, ObservedSt
 from gnnserve_operator.plan import Plan, ServiceIdentity, prunable
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import IDLE, Standings
-from gnnserve_routing.verdict import Problem, Verdict
 
 _LOOK_AGAIN_S = 2.0
 """Seconds to the next look while something is under way."""

@@ -18,9 +18,9 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.wording import sentence
 from gnnserve_operator.metrics import Metrics, PrometheusResult
 from gnnserve_routing.signals import QueryAnswer, Silence, parse_answer
-from gnnserve_routing.verdict import sentence
 
 _AT_ONCE = 4
 """Concurrent questions to one Prometheus; a slow Prometheus does not delay another one."""

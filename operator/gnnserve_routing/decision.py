@@ -27,6 +27,7 @@ import msgspec
 from gnnserve_api.objective import Objective
 from gnnserve_api.pods.routing import RoutingMode, RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.status.verdict import Verdict
 from gnnserve_routing import words
 from gnnserve_routing.attainment import Attainment, judge_attainment
 from gnnserve_routing.costs import (
@@ -39,7 +40,6 @@ from gnnserve_routing.costs import (
     share_of_time,
 )
 from gnnserve_routing.signals import QueryAnswer, Signals, Silence, read_signals
-from gnnserve_routing.verdict import Verdict
 
 TARGET_UTILISATION = 0.85
 """Above this share of a variant's capacity a faster one is wanted: queues grow long before they are full."""

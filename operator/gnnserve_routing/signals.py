@@ -25,7 +25,7 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.status.reasons import Reason
-from gnnserve_routing.verdict import sentence
+from gnnserve_api.wording import sentence
 
 NAMESPACE_LABEL = "namespace"
 """Label of the namespace in Prometheus' usual Kubernetes configurations."""

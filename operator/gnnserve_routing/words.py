@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.verdict import Verdict
 from gnnserve_routing.signals import Silence
-from gnnserve_routing.verdict import Verdict
 
 MEASURED = Verdict(True, Reason.MEASURED, "Prometheus tells of the workers' load.")
 NOT_MEASURED = Verdict(None, Reason.NOT_MEASURED, "Nothing was measured; see MetricsAvailable.")

@@ -10,12 +10,12 @@ from tests.support.operator.observed import make_service
 
 from gnnserve_api.errors import DeviceError
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.verdict import Problem
 from gnnserve_operator.decide.pod_problem import pod_problem
 from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.deployment import worker_pods
 from gnnserve_operator.desired.pod import job_pods
 from gnnserve_operator.observed import ContainerWaiting, ObservedPod, ObservedState, Termination, WorkerAnswer
-from gnnserve_routing.verdict import Problem
 
 POD = ObservedPod("digits-x", "generation", image="gnnserve/worker:1")
 WORKER = replace(POD, component="worker")

@@ -10,6 +10,7 @@ from tests.support.operator.observed import UID, Namespace, make_route, make_ser
 
 from gnnserve_api.pods.routing import CredentialState
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.verdict import Problem, Verdict
 from gnnserve_operator.decide.status import NOTHING_KNOWN
 from gnnserve_operator.decide.workers import (
     Expectation,
@@ -30,7 +31,6 @@ from gnnserve_operator.observed import (
     observed_place,
 )
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan_for_invalid
-from gnnserve_routing.verdict import Problem, Verdict
 
 ANSWERING = "True Answering"
 TABLE = make_service().spec.routing_table("rev-1")

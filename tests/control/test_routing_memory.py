@@ -11,11 +11,11 @@ from tests.support.operator.operator import KEY
 
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.verdict import Verdict
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_routing.decision import RoutingDecision, RoutingState, decide_routing
 from gnnserve_routing.signals import Outcomes, Signals, Silence
-from gnnserve_routing.verdict import Verdict
 
 SPEC = make_service(objective={"latencyMs": 88, "percentile": 99.5}, worker={"batching": {"maxSeeds": 1000}}).spec
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -38,12 +38,13 @@ from gnnserve_api.pods.routing import (
 )
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.verdict import Problem, Verdict
+from gnnserve_api.wording import sentence
 from gnnserve_operator.decide.log_following import MOST_BEHIND_S, is_behind
 from gnnserve_operator.desired.access import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, WRITE_TOKENS_SECRET_FIELD
 from gnnserve_operator.desired.metadata import SERVICE
 from gnnserve_operator.desired.storage import LOG_SECRET_FIELD
 from gnnserve_operator.observed import ObservedPod, ObservedState
-from gnnserve_routing.verdict import Problem, Verdict, sentence
 
 
 def decide_answers(

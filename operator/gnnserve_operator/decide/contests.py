@@ -28,6 +28,8 @@ from typing import Any
 
 from gnnserve_api.spec.service import KIND
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.verdict import Problem, Verdict
+from gnnserve_api.wording import in_words, sentence
 from gnnserve_operator import kinds
 from gnnserve_operator.decide.repository import least_storage
 from gnnserve_operator.decide.status import WARNING, EventNote
@@ -45,7 +47,6 @@ from gnnserve_operator.kinds import (
 )
 from gnnserve_operator.observed import ObservedState, Rejection
 from gnnserve_operator.turns import Stance, Standing
-from gnnserve_routing.verdict import Problem, Verdict, join_words, sentence
 
 _NAMES_GOOD_S = 300.0
 """Seconds for which a name counts as free while a Job computes."""
@@ -108,7 +109,7 @@ def _words_of_taken(conflicts: list[Conflict], service: str, kind: str) -> list[
     ]
     if free:
         exist, are = ("exist already and have", "they are") if free[1:] else ("exists already and has", "it is")
-        said.append(f"{join_words(map(str, free))} {exist} no owner, so {are} left alone.")
+        said.append(f"{in_words([str(ref) for ref in free])} {exist} no owner, so {are} left alone.")
     those = "them" if conflicts[1:] else "it"
     said.append(f"Delete or rename {those}, or give {kind} {service} another name.")
     if free:
@@ -340,7 +341,7 @@ def describe_reverts(owner: ServiceKey, reverts: Sequence[Revert], repeated: str
     """The event about reverts of one object. `repeated`: how often it was so before, as a sentence."""
     ref = reverts[0].ref
     managers = dict.fromkeys(str(revert.manager) for revert in reverts if revert.manager is not None)
-    who = f" by {join_words(managers)}" if managers else ""
+    who = f" by {in_words(list(managers))}" if managers else ""
     fields = [f"{r.field} from {r.found} back to {r.declared}" for r in reverts[:_MOST_FIELDS]]
     more = f", and {len(reverts) - _MOST_FIELDS} more" if len(reverts) > _MOST_FIELDS else ""
     advice = dict.fromkeys(_advice(owner, revert) for revert in reverts)

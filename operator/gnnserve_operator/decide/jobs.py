@@ -17,6 +17,8 @@ from enum import StrEnum
 from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.verdict import Problem, Verdict
+from gnnserve_api.wording import sentence
 from gnnserve_operator.decide.pod_problem import (
     DEADLINE_EXCEEDED,
     describe_attempt,
@@ -47,7 +49,6 @@ from gnnserve_operator.desired.pod import job_pods
 from gnnserve_operator.kinds import JOB
 from gnnserve_operator.observed import ObservedJob, ObservedState
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
-from gnnserve_routing.verdict import Problem, Verdict, sentence
 
 _POD_PATIENCE = timedelta(seconds=60)
 """Time after which a Job without a pod counts as not allowed to have one."""

@@ -26,6 +26,8 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import UpdatesStatus
+from gnnserve_api.status.verdict import Problem, Verdict
+from gnnserve_api.wording import sentence
 from gnnserve_operator.decide.jobs import (
     GenerationDecision,
     GenerationStage,
@@ -44,7 +46,6 @@ from gnnserve_operator.decide.repository import (
     read_result,
 )
 from gnnserve_operator.observed import ObservedJob, ObservedState
-from gnnserve_routing.verdict import Problem, Verdict, sentence
 
 MOST_BEHIND_S = 30.0
 """Longest time for which a worker may lack a part of the log; a burst of changes is applied within seconds."""

@@ -22,11 +22,12 @@ from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.verdict import Problem
+from gnnserve_api.wording import in_words, sentence
 from gnnserve_operator.decide.repository import ended_well
 from gnnserve_operator.desired.metadata import QUEUE_NAME, is_repository_claim, pool_claim_name
 from gnnserve_operator.desired.pod import PodTemplateInputs
 from gnnserve_operator.observed import ObservedJob, ObservedPod, Termination
-from gnnserve_routing.verdict import Problem, join_words, sentence
 
 _CLAIM_MISSING = re.compile(r'persistentvolumeclaim "([^"]+)" (not found|is being deleted)')
 _CLAIM_LOST = re.compile(r'persistentvolumeclaim "([^"]+)" bound to non-existent persistentvolume "([^"]+)"')
@@ -445,7 +446,7 @@ def held_problem(job: str, pods: Iterable[ObservedPod], now: datetime) -> Proble
         else (f"Job {job} failed ({describe_attempt(pod)}), but does not end", "that tries again")
     )
     message = (
-        f"{state}: {containers} {join_words(pod.beside)} of pod {pod.name} {run} on beside ours. {_WAYS_OUT} Then "
+        f"{state}: {containers} {in_words(pod.beside)} of pod {pod.name} {run} on beside ours. {_WAYS_OUT} Then "
         f"delete the Job (`kubectl delete job {job}`): {then}."
     )
     return Problem(Reason.SIDECAR_HOLDS_JOB, message, needs_person=True)

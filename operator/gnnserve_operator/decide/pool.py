@@ -16,10 +16,10 @@ from gnnserve_api.quantity import parse_quantity
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.verdict import Problem
 from gnnserve_operator.decide.service_routing import ServiceRouting
 from gnnserve_operator.desired.pool import entry_of, max_delta_of
 from gnnserve_operator.observed import ObservedMember, ObservedPool, ObservedRouting, ObservedState
-from gnnserve_routing.verdict import Problem
 
 _MIB = 2**20
 

@@ -14,6 +14,7 @@ from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
+from gnnserve_api.status.verdict import Problem, Verdict
 from gnnserve_operator.decide.answers import (
     decide_accuracy,
     decide_answers,
@@ -33,7 +34,6 @@ from gnnserve_operator.desired.access import speaks_tls
 from gnnserve_operator.desired.deployment import secrets_by_field
 from gnnserve_operator.desired.metadata import worker_name
 from gnnserve_operator.observed import ObservedState
-from gnnserve_routing.verdict import Problem, Verdict
 
 Conditions = dict[ConditionType, Verdict]
 _GOING = frozenset({Reason.VOLUME_CLAIM_TERMINATING, Reason.VOLUME_CLAIM_MISSING})

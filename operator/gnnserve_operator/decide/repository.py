@@ -36,6 +36,8 @@ from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.repository import DeletionPolicy, RepositoryClaim, RepositoryPlace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.verdict import Problem, Verdict
+from gnnserve_api.wording import in_words, sentence
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.metadata import SERVICE, Owner, pool_claim_name, repository_claim_name
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord
@@ -49,7 +51,6 @@ from gnnserve_operator.observed import (
     ObservedRouting,
     ObservedState,
 )
-from gnnserve_routing.verdict import Problem, Verdict, join_words, sentence
 
 _USERS_FIELD = " (spec.repository.claimName)"
 _RETAIN = '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'
@@ -241,14 +242,14 @@ def _words_of_owners(
     claim: ObservedClaim, field: str, owners: Sequence[Owner], published: GenerationResult | None
 ) -> str:
     what = "everything in it" if published is None else f"revision {published.revision}"
-    named = join_words(str(owner) for owner in owners)
+    named = in_words([str(owner) for owner in owners])
     ours = [owner for owner in owners if owner.kind in {GNNSERVICE.name, POOL_KIND}]
     remedies = [f"set spec.repository.deletionPolicy: Retain in {owner}" for owner in ours]
     if others := [owner for owner in owners if owner not in ours]:
-        remedies.append(f"take {join_words(str(owner) for owner in others)} out of its metadata.ownerReferences")
+        remedies.append(f"take {in_words([str(owner) for owner in others])} out of its metadata.ownerReferences")
     return (
         f"PersistentVolumeClaim {claim.name}{field} is deleted together with {named}, and {what} with it. To have it "
-        f"stay, {join_words(remedies)}."
+        f"stay, {in_words(remedies)}."
     )
 
 

@@ -18,6 +18,7 @@ from gnnserve_api.pods.routing import RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
+from gnnserve_api.status.verdict import Problem, Verdict
 from gnnserve_operator.decide.repository import PublishedRevision
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.decide.workers import Workers
@@ -34,7 +35,6 @@ from gnnserve_routing.decision import (
     unknown_variants,
 )
 from gnnserve_routing.signals import QueryAnswer, Silence, build_query
-from gnnserve_routing.verdict import Problem, Verdict
 
 _NOT_SERVING = Verdict(None, Reason.NOT_SERVING, "No worker answers; nothing is measured until one does.")
 _NOT_CONFIGURED = Verdict(

@@ -35,13 +35,13 @@ from gnnserve_api.status.service_status import (
     VariantStatus,
     WorkersStatus,
 )
+from gnnserve_api.status.verdict import Verdict
 from gnnserve_operator.decide.jobs import GenerationDecision, GenerationStage, words_of_start
 from gnnserve_operator.decide.readiness import Conditions, Situation
 from gnnserve_operator.decide.workers import AWAITED, NOT_YET_OR_NOT_WANTED, Workers, ready_workers
 from gnnserve_operator.desired.metadata import fields_to_bring_back
 from gnnserve_operator.kinds import ObjectRef
 from gnnserve_operator.observed import ObservedJob, ObservedState, ServiceWait
-from gnnserve_routing.verdict import Verdict
 
 Status = dict[str, Any]
 

@@ -22,12 +22,13 @@ from gnnserve_api.errors import NO_GPU
 from gnnserve_api.pods.routing import CredentialKind, Route
 from gnnserve_api.spec.worker import field_of_pods
 from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.verdict import Problem, Verdict
+from gnnserve_api.wording import in_words, sentence
 from gnnserve_operator.decide.answers import decide_base_variant, describe_waiting, repair_words
 from gnnserve_operator.decide.pod_problem import lacks_room, pod_problem, remedy_of_refusal
 from gnnserve_operator.desired.deployment import MountedClaim, WorkerPods
 from gnnserve_operator.observed import ObservedDeployment, ObservedMember, ObservedPod, ObservedState
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
-from gnnserve_routing.verdict import Problem, Verdict, join_words, sentence
 
 _TROUBLE = ("cannot be loaded", "is not answered from")
 """What a worker's message contains when a revision does not load, or was altered; while one loads, it says something
@@ -372,7 +373,7 @@ def _count(answering: int, wanted: int | None) -> str:
 
 def _from(routes: Sequence[Route]) -> str:
     revisions = sorted({route.revision for route in routes})
-    return f"from revision{'s' if revisions[1:] else ''} {join_words(revisions)}"
+    return f"from revision{'s' if revisions[1:] else ''} {in_words(revisions)}"
 
 
 def decide_pool_availability(
@@ -384,7 +385,7 @@ def decide_pool_availability(
         return Verdict(False, absence.reason, f"Nothing answers for the pool's services. {absence.message}")
     silent = sorted(member.name for member in members if member.is_served and not member.available)
     more = [f"{len(silent) - _MOST_NAMED} more"] if silent[_MOST_NAMED:] else []
-    named = join_words([*silent[:_MOST_NAMED], *more]) if silent else ""
+    named = in_words([*silent[:_MOST_NAMED], *more]) if silent else ""
     count = f"{ready} of {wanted}" if ready <= wanted else f"{ready} ({wanted} asked for)"
     rest = f" Nothing answers for {named}: see the condition Available there." if silent else ""
     return Verdict(True, Reason.ANSWERING, f"{count} workers are ready to answer for the pool's services.{rest}")

@@ -21,11 +21,11 @@ from gnnserve_api.pods.routing import CanaryRoute, CredentialState, Route
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionStatus, ConditionType
+from gnnserve_api.status.verdict import Verdict
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import ConditionLabels, Metrics
 from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_routing.decision import Advice, RoutingDecision, RoutingState
-from gnnserve_routing.verdict import Verdict
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex

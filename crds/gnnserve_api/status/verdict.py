@@ -3,7 +3,6 @@ and a sentence for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gnnserve_api.status.reasons import Reason
@@ -30,14 +29,3 @@ class Problem:
 
     def to_verdict(self) -> Verdict:
         return Verdict(False, self.reason, self.message)
-
-
-def sentence(text: str) -> str:
-    """Another program's message on one line, without the full stop, so that a sentence can continue after it."""
-    return " ".join(text.split()).rstrip(".;, ")
-
-
-def join_words(words: Iterable[str]) -> str:
-    """`a, b and c`."""
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
