@@ -1,29 +1,110 @@
-"""The fleet: which of the operator's services are under way and which wait for a turn.
+"""The fleet: which of the operator's services are under way and which wait for a turn, where only so many may do
+something at a time. Two things are limited: running generation Jobs, and rollouts that the operator's own settings
+cause.
 
-A service's plan must know of the others where only so many may do something at a time (`turns.py`). Each plan leaves
-its service's standing here, in the same step of the event loop in which it got its turn: so two reconciles never take
-the same place, even before the watch reports what the first of them wrote.
+A plan gets its service's `Turn` and returns the service's `Standing`, which is left here in the same step of the
+event loop: so two reconciles never take one place, even before the watch reports what the first of them wrote.
 
-Nothing here outlives the process: initial standings are derived from the children once the watches are complete, and
-each service's plan then replaces its own. A place that becomes free wakes the next services.
+Nothing here outlives the process: initial standings are those of the children once the watches are complete, and each
+service's plan then replaces its own. A place that becomes free wakes the next services.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterError
-from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import DEPLOYMENT, JOB, Manifest, ServiceKey
-from gnnserve_operator.observed import observed_deployment, observed_jobs
-from gnnserve_operator.turns import ALL_IDLE, IDLE, UNDER_WAY, ServiceTurns, Stance, Standing, Standings, Turn
+from gnnserve_operator.kinds import ServiceKey
 
 WOKEN = 10
 """Waiting services that are reconciled when the line moves: they may go, or update their position."""
+_EXACT = 10
+"""Up to this the number of services ahead is shown exactly; a larger one is rounded, so that statuses rarely change."""
+
+
+class Stance(StrEnum):
+    IDLE = "Idle"
+    """The service needs no turn, or could not use it."""
+    WAITING = "Waiting"
+    """The service goes on as soon as its turn comes."""
+    UNDER_WAY = "UnderWay"
+    """The service has its turn, and counts against the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A service's own standing."""
+
+    stance: Stance = Stance.IDLE
+    order: str = ""
+    """Sort key of waiting services; ties are broken by namespace and name."""
+
+
+IDLE, UNDER_WAY = Standing(), Standing(Stance.UNDER_WAY)
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    generation: Standing = IDLE
+    rollout: Standing = IDLE
+
+
+ALL_IDLE = Standings()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Turn of a service among the others, as far as a plan has to know."""
+
+    limit: int = 0
+    """Most services under way at a time; 0: any number."""
+    under_way: int = 0
+    """Other services that are under way."""
+    ahead: int = 0
+    """Other waiting services that go first."""
+    is_ours: bool = False
+    """Whether the service has its turn already, which it keeps."""
+
+    @property
+    def may_go(self) -> bool:
+        return self.limit == 0 or self.is_ours or self.under_way + self.ahead < self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTurns:
+    """The turns of one service."""
+
+    generation: Turn
+    rollout: Turn
+    followed: str | None = None
+    """Digest of the spec's part about worker pods when this process last found the pods as wanted, or first saw them;
+    None: it has not seen them yet."""
+
+
+NO_LIMIT = ServiceTurns(Turn(), Turn())
+
+
+def place_words(turn: Turn) -> str:
+    """Message that says how many services go before a waiting one."""
+    if turn.ahead == 0:
+        return "it is next"
+    if turn.ahead <= _EXACT:
+        return f"{turn.ahead} {'waits' if turn.ahead == 1 else 'wait'} before it"
+    return f"more than {_rounded_down(turn.ahead)} wait before it"
+
+
+def _rounded_down(count: int) -> int:
+    """Round down to 10, 20, 50, 100 and so on, always below `count`."""
+    found = step = _EXACT
+    while step < count:
+        found = next(at for at in (5 * step, 2 * step, step) if at < count)
+        step *= 10
+    return found
 
 
 @dataclass(slots=True)
@@ -68,10 +149,21 @@ class Line:
 
 
 class Fleet:
-    """All services. `wake` has a service reconciled soon."""
+    """All services."""
 
-    def __init__(self, index: Index, wake: Callable[[ServiceKey], None], *, max_jobs: int, max_rollouts: int) -> None:
-        self._index = index
+    def __init__(
+        self,
+        keys: Callable[[], Iterable[ServiceKey]],
+        standings_of: Callable[[ServiceKey], Standings],
+        wake: Callable[[ServiceKey], None],
+        *,
+        max_jobs: int,
+        max_rollouts: int,
+    ) -> None:
+        """`keys`, `standings_of`: all services, and a service's standings, by the live objects; `wake` has a service
+        reconciled soon."""
+        self._keys = keys
+        self._standings_of = standings_of
         self._wake = wake
         self.generation = Line(max_jobs)
         self.rollout = Line(max_rollouts)
@@ -81,8 +173,8 @@ class Fleet:
     def turns(self, key: ServiceKey) -> ServiceTurns:
         if not self._has_begun:
             self._has_begun = True
-            for known in self._index.reconciled_keys():
-                self._note(known, self._standings_in_index(known))
+            for known in self._keys():
+                self._note(known, self._standings_of(known))
         return ServiceTurns(self.generation.turn(key), self.rollout.turn(key), self._followed.get(key))
 
     def note(self, key: ServiceKey, standings: Standings, followed: str | None) -> None:
@@ -121,7 +213,7 @@ class Fleet:
     def recount(self, key: ServiceKey) -> None:
         """Note that a plan was not carried out: the existing children count, and the service keeps no others
         waiting."""
-        found = self._standings_in_index(key)
+        found = self._standings_of(key)
         generation, rollout = (s if s == UNDER_WAY else IDLE for s in (found.generation, found.rollout))
         self._note(key, Standings(generation, rollout))
 
@@ -132,19 +224,3 @@ class Fleet:
                 woken |= dict.fromkeys(line.first(max(WOKEN, line.limit)))
         for other in woken:
             self._wake(other)
-
-    def _standings_in_index(self, key: ServiceKey) -> Standings:
-        service: Manifest = {"spec": {}} | (self._index.service(key) or {})
-        jobs, _ = observed_jobs(self._index.children(key, JOB))
-        left = [job for job in jobs if not (job.is_over or job.deleting or job.is_suspended_elsewhere)]
-        generation = IDLE
-        if any(not job.suspended for job in left):
-            generation = UNDER_WAY
-        elif left and not service["spec"].get("suspend"):
-            generation = Standing(Stance.WAITING, min(job.created_at for job in left))
-        deployments = map(observed_deployment, self._index.children(key, DEPLOYMENT))
-        is_rolling = any(
-            found.replicas > 0 and not (found.rolled_out or found.progress_stopped or found.deleting)
-            for found in deployments
-        )
-        return Standings(generation, UNDER_WAY if is_rolling else IDLE)

@@ -139,7 +139,7 @@ async def run(
         slow_loop = SlowLoop(prometheus.ask, lambda key: loop.nudge(key), clock)  # noqa: PLW0108 - not there yet
         stack.push_async_callback(slow_loop.close)
         fleet = Fleet(
-            index, lambda key: loop.nudge(key),  # noqa: PLW0108 - not there yet
+            index.reconciled_keys, index.standings, lambda key: loop.nudge(key),  # noqa: PLW0108 - not there yet
             max_jobs=settings.max_concurrent_jobs, max_rollouts=settings.max_concurrent_rollouts,
         )  # fmt: skip
         for what, line in (("generation", fleet.generation), ("rollout", fleet.rollout)):

@@ -42,8 +42,8 @@ from gnnserve_operator.desired.metadata import (
 )
 from gnnserve_operator.desired.pod import own_container, repository_claim_in, variable_in
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
+from gnnserve_operator.fleet import IDLE, NO_LIMIT, UNDER_WAY, ServiceTurns, Stance, Standing, Standings
 from gnnserve_operator.kinds import ObjectRef, Raw
-from gnnserve_operator.turns import NO_LIMIT, ServiceTurns
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import QueryAnswer, Silence
 
@@ -561,3 +561,19 @@ def observed_jobs(raws: Iterable[Raw]) -> tuple[tuple[ObservedJob, ...], tuple[O
     found = [observed_job(raw) for raw in raws]
     embedding = tuple(job for job in found if job.makes_embeddings)
     return tuple(job for job in found if not job.makes_embeddings), embedding
+
+
+def observed_standings(service: Raw, jobs: Iterable[Raw], deployments: Iterable[Raw]) -> Standings:
+    """Standings of a GNNService among the others by its Jobs and Deployments, where no plan has returned any yet."""
+    generating, _ = observed_jobs(jobs)
+    left = [job for job in generating if not (job.is_over or job.deleting or job.is_suspended_elsewhere)]
+    generation = IDLE
+    if any(not job.suspended for job in left):
+        generation = UNDER_WAY
+    elif left and not (service.get("spec") or {}).get("suspend"):
+        generation = Standing(Stance.WAITING, min(job.created_at for job in left))
+    is_rolling = any(
+        found.replicas > 0 and not (found.rolled_out or found.progress_stopped or found.deleting)
+        for found in map(observed_deployment, deployments)
+    )
+    return Standings(generation, UNDER_WAY if is_rolling else IDLE)

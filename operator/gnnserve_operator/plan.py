@@ -102,10 +102,10 @@ from gnnserve_operator.desired.metadata import (
 from gnnserve_operator.desired.pod import repository_claim_in
 from gnnserve_operator.desired.pool import max_delta_of
 from gnnserve_operator.desired.routing import declared_table
+from gnnserve_operator.fleet import ALL_IDLE, IDLE, Standings
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE, Manifest, ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.observed import ObservedJob, ObservedPool, ObservedState, ServiceWait
 from gnnserve_operator.settings import Settings
-from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_routing.decision import RoutingDecision
 
 __all__ = ["EventNote", "ObjectRef", "Plan", "ServiceIdentity", "plan", "plan_for_invalid"]

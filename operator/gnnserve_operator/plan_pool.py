@@ -46,11 +46,11 @@ from gnnserve_operator.desired.children import build_children
 from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods, pool_pods
 from gnnserve_operator.desired.metadata import Parent, digest_of, pool_selector, selector_text
 from gnnserve_operator.desired.pool import PoolInputs, build_pool_template, claim_of, secrets_of
+from gnnserve_operator.fleet import IDLE, Standings
 from gnnserve_operator.kinds import DEPLOYMENT, ServiceKey, observed_ref
 from gnnserve_operator.observed import ObservedClaim, ObservedMember, ObservedState
 from gnnserve_operator.plan import Plan, ServiceIdentity, prunable
 from gnnserve_operator.settings import Settings
-from gnnserve_operator.turns import IDLE, Standings
 
 _LOOK_AGAIN_S = 2.0
 """Seconds to the next look while something is under way."""

@@ -16,10 +16,8 @@ from tests.control.campaign.world import World
 from tests.support.kubernetes.fake_cluster import Fault, Refusal
 from tests.support.operator.operator import gnnservice
 
-from gnnserve_operator.fleet import Fleet, Line
-from gnnserve_operator.handlers.index import Index
+from gnnserve_operator.fleet import ALL_IDLE, IDLE, UNDER_WAY, Fleet, Line, Stance, Standing, Standings, Turn
 from gnnserve_operator.kinds import ServiceKey
-from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Standings, Turn
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 FEW = NAMES[:4]
@@ -333,7 +331,9 @@ def test_a_line_tells_each_who_goes_before_it() -> None:
 def test_those_that_are_next_are_woken_and_nobody_without_a_limit() -> None:
     woken: list[str] = []
     for limit in (1, 0):
-        fleet = Fleet(Index(), lambda found: woken.append(found.name), max_jobs=limit, max_rollouts=limit)
+        fleet = Fleet(
+            list, lambda _: ALL_IDLE, lambda found: woken.append(found.name), max_jobs=limit, max_rollouts=limit
+        )
         fleet.note(key("a"), Standings(UNDER_WAY), None)
         for name in "bcd":
             fleet.note(key(name), Standings(waits(name)), None)
@@ -346,7 +346,7 @@ def test_those_that_are_next_are_woken_and_nobody_without_a_limit() -> None:
 
 @pytest.mark.parametrize("standing", [UNDER_WAY, waits("1")], ids=["under way", "waiting"])
 def test_a_reconcile_that_fails_leaves_what_may_have_been_written_and_keeps_nobody_waiting(standing: Standing) -> None:
-    fleet = Fleet(Index(), lambda _: None, max_jobs=1, max_rollouts=1)
+    fleet = Fleet(list, lambda _: ALL_IDLE, lambda _: None, max_jobs=1, max_rollouts=1)
     fleet.note(key("a"), Standings(standing, standing), "digest")
     fleet.step_aside(key("a"))
     assert (fleet.generation.under_way, fleet.generation.waiting) == (int(standing == UNDER_WAY), 0)

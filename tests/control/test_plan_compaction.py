@@ -15,9 +15,9 @@ from tests.support.operator.planned_updates import CREDENTIALS, POSTGRES, SQLITE
 
 from gnnserve_api.pods.change_log import UpdatesProblem, UpdatesState
 from gnnserve_api.pods.routing import Damage
+from gnnserve_operator.fleet import NO_LIMIT, Turn
 from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.observed import Rejection
-from gnnserve_operator.turns import NO_LIMIT, Turn
 
 FULL = msgspec.structs.replace(MUCH, problem=UpdatesProblem("DeltaFull", "changes take 2 GiB"))
 

@@ -13,7 +13,7 @@ from tests.support.operator.planned_embeddings import embedding_jobs, end, servi
 from tests.support.operator.planned_turns import FULL, with_generation
 
 from gnnserve_operator.desired.metadata import QUEUE_NAME
-from gnnserve_operator.turns import IDLE, UNDER_WAY
+from gnnserve_operator.fleet import IDLE, UNDER_WAY
 
 IN_QUEUE = {QUEUE_NAME: "team-a"}
 PRIORITY = "kueue.x-k8s.io/priority-class"

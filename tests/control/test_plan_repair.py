@@ -13,9 +13,9 @@ from tests.support.operator.observed import Namespace, make_route
 from gnnserve_api.pods.routing import Damage
 from gnnserve_operator.desired.metadata import REPAIR_ANNOTATION
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, encode_repairs
+from gnnserve_operator.fleet import IDLE, Stance, Turn
 from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.observed import Rejection
-from gnnserve_operator.turns import IDLE, Stance, Turn
 
 
 def serving() -> Namespace:

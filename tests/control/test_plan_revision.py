@@ -12,7 +12,7 @@ from tests.support.operator.observed import Namespace
 from tests.support.operator.planned_compaction import LITTLE, MUCH, environment, tell
 from tests.support.operator.planned_updates import POSTGRES, serving
 
-from gnnserve_operator.turns import IDLE, Turn
+from gnnserve_operator.fleet import IDLE, Turn
 
 OLD, NEW = "4d4396dec1c5", "9a33e0715c02"
 FULL = Turn(limit=2, under_way=2)

@@ -15,8 +15,8 @@ from tests.support.operator.samples import NOW_S, batches, offered
 from gnnserve_api.generated.schema import crd
 from gnnserve_api.pods.routing import RoutingMode
 from gnnserve_api.status.reasons import Reason
+from gnnserve_operator.fleet import IDLE
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan_for_invalid
-from gnnserve_operator.turns import IDLE
 from gnnserve_routing.costs import capacity_seeds_per_s
 from gnnserve_routing.signals import QueryAnswer, Series, Silence
 

@@ -11,8 +11,8 @@ from tests.support.operator.observed import Namespace, make_settings
 from tests.support.operator.planned_turns import FULL, with_generation
 
 from gnnserve_operator.desired.metadata import Conflict
+from gnnserve_operator.fleet import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 from gnnserve_operator.kinds import observed_ref
-from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 
 OURS = Turn(limit=2, under_way=1, is_ours=True)
 

@@ -35,6 +35,7 @@ from gnnserve_operator.decide.repository import least_storage
 from gnnserve_operator.decide.status import WARNING, EventNote
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, APPLIED_ANNOTATION, MANAGER, Conflict
+from gnnserve_operator.fleet import Stance, Standing
 from gnnserve_operator.kinds import (
     CLAIM,
     GNNWORKERPOOL,
@@ -46,7 +47,6 @@ from gnnserve_operator.kinds import (
     differences,
 )
 from gnnserve_operator.observed import ObservedState, Rejection
-from gnnserve_operator.turns import Stance, Standing
 
 _NAMES_GOOD_S = 300.0
 """Seconds for which a name counts as free while a Job computes."""

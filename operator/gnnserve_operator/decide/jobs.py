@@ -46,9 +46,9 @@ from gnnserve_operator.decide.repository import (
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.job import handed_recipe
 from gnnserve_operator.desired.pod import job_pods
+from gnnserve_operator.fleet import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 from gnnserve_operator.kinds import JOB
 from gnnserve_operator.observed import ObservedJob, ObservedState
-from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 
 _POD_PATIENCE = timedelta(seconds=60)
 """Time after which a Job without a pod counts as not allowed to have one."""

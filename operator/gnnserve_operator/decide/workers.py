@@ -27,8 +27,8 @@ from gnnserve_api.wording import in_words, sentence
 from gnnserve_operator.decide.answers import decide_base_variant, describe_waiting, repair_words
 from gnnserve_operator.decide.pod_problem import lacks_room, pod_problem, remedy_of_refusal
 from gnnserve_operator.desired.deployment import MountedClaim, WorkerPods
+from gnnserve_operator.fleet import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 from gnnserve_operator.observed import ObservedDeployment, ObservedMember, ObservedPod, ObservedState
-from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 
 _TROUBLE = ("cannot be loaded", "is not answered from")
 """What a worker's message contains when a revision does not load, or was altered; while one loads, it says something

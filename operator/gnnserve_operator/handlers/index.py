@@ -23,8 +23,19 @@ import msgspec
 from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.decide.contests import NO_WRITERS, ReplicasWriters, find_writers
 from gnnserve_operator.desired.metadata import POOL, SERVICE, needed_managed_fields
-from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, RECONCILED, Manifest, ResourceKind, ServiceKey
+from gnnserve_operator.fleet import Standings
+from gnnserve_operator.kinds import (
+    DEPLOYMENT,
+    GNNSERVICE,
+    GNNWORKERPOOL,
+    JOB,
+    RECONCILED,
+    Manifest,
+    ResourceKind,
+    ServiceKey,
+)
 from gnnserve_operator.metrics import ConditionLabels
+from gnnserve_operator.observed import observed_standings
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +178,10 @@ class Index:
         earlier one was not reported, the later one."""
         found = [raw for raw in self.children(key, kind) if raw["metadata"]["name"] == name]
         return found[-1] if found else None
+
+    def standings(self, key: ServiceKey) -> Standings:
+        """Standings of a service among the others by its children."""
+        return observed_standings(self.service(key) or {}, self.children(key, JOB), self.children(key, DEPLOYMENT))
 
     def has_version(self, key: ServiceKey, service: Manifest) -> bool:
         """Whether this is the newest reported version of the service."""

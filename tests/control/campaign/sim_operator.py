@@ -115,8 +115,9 @@ class SimOperator:
         index = self.view.index
         claims = RepositoryClaims(cluster, UsersClaims(cluster, RESYNC_S, self.clock))
         fleet = Fleet(
-            index, self.nudge, max_jobs=settings.max_concurrent_jobs, max_rollouts=settings.max_concurrent_rollouts
-        )
+            index.reconciled_keys, index.standings, self.nudge,
+            max_jobs=settings.max_concurrent_jobs, max_rollouts=settings.max_concurrent_rollouts,
+        )  # fmt: skip
         monitors = PodMonitors(cluster, Namespaces(), RESYNC_S, self.clock)
         refusals = JobRefusals(cluster, self.clock)
         self.observer = Observer(index, prober, monitors, claims, refusals)

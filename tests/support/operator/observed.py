@@ -31,6 +31,7 @@ from gnnserve_operator.desired.metadata import (
     routing_name,
     worker_name,
 )
+from gnnserve_operator.fleet import NO_LIMIT
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
     ObservedState,
@@ -45,7 +46,6 @@ from gnnserve_operator.observed import (
 )
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan
 from gnnserve_operator.settings import Settings
-from gnnserve_operator.turns import NO_LIMIT
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import QueryAnswer, Silence
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.support.operator.observed import Namespace
 
-from gnnserve_operator.turns import Turn
+from gnnserve_operator.fleet import Turn
 
 FULL = Turn(limit=2, under_way=2)
 """Two others are under way, and no more may be."""

@@ -61,7 +61,7 @@ class Scene:
         cluster = Cluster(InProcessTransport(self._api.respond), metrics)
         monitors = PodMonitors(cluster, Namespaces(), 60, self.clock)
         claims = RepositoryClaims(cluster, UsersClaims(cluster, 60, self.clock))
-        fleet = Fleet(self.index, lambda _: None, max_jobs=0, max_rollouts=0)
+        fleet = Fleet(self.index.reconciled_keys, self.index.standings, lambda _: None, max_jobs=0, max_rollouts=0)
         prober = SimProber(Addresses("cluster.local"), answer=self.answer)
         kinds = reconciled_kinds(
             Observer(self.index, prober, monitors, claims, JobRefusals(cluster, self.clock)),
