@@ -433,9 +433,9 @@ def _build_status(
         before=identity.status,
         now=given.now,
         in_service={} if result is None else accuracies_in_service(given.observed, result.revision),
-        updates=describe_updates(
-            spec, 0 if result is None else result.offset, given.observed, identity.status, given.now
-        ),
+        updates=None
+        if spec.updates is None
+        else describe_updates(spec, 0 if result is None else result.offset, given.observed, identity.status, given.now),
     )
 
 

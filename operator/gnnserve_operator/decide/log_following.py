@@ -70,10 +70,9 @@ _EARLIER = " Or have compaction begin earlier (spec.updates.compaction.deltaPerc
 
 def decide_updates(
     spec: GNNServiceSpec, is_rolled_out: bool, compaction: GenerationDecision | None, observed: ObservedState
-) -> Verdict | None:
-    """None: the spec asks for no updates. `compaction`: what is decided about its Job; None: there is none."""
-    if spec.updates is None:
-        return None
+) -> Verdict:
+    """Decide of a spec that asks for updates whether workers follow them. `compaction`: what is decided about its Job;
+    None: there is none."""
     answers = sorted(observed.answers, key=lambda answer: answer.pod)
     routes = [(answer.pod, answer.route) for answer in answers if answer.route is not None]
     if not routes:
@@ -96,9 +95,10 @@ def decide_updates(
 def describe_updates(
     spec: GNNServiceSpec, base: int, observed: ObservedState, before: Mapping[str, Any], now: datetime
 ) -> UpdatesStatus | None:
-    """For the status: how far workers are, over all that tell. `base`: the offset of the published graph. `before`: the
-    status as it is; what it says stays while no worker tells, and for a minute where figures change."""
-    if spec.updates is None or spec.suspend or spec.worker.replicas == 0:
+    """For the status, of a spec that asks for updates: how far workers are, over all that tell. `base`: the offset of
+    the published graph. `before`: the status as it is; what it says stays while no worker tells, and for a minute where
+    figures change."""
+    if spec.suspend or spec.worker.replicas == 0:
         return None
     routes = (answer.route for answer in observed.answers if answer.route is not None)
     states = [route.updates for route in routes if route.updates is not UNSET]

@@ -108,9 +108,11 @@ def decide_conditions(situation: Situation) -> Conditions:
     secrets = secrets_by_field(situation.spec)
     credentials = decide_credentials(secrets, situation.workers.is_rolled_out, situation.observed)
     accuracy = decide_accuracy(situation.spec, situation.observed)
-    updates = decide_updates(
-        situation.spec, situation.workers.is_rolled_out, situation.compaction, situation.observed
-    )  # fmt: skip
+    updates = None
+    if situation.spec.updates is not None:
+        updates = decide_updates(
+            situation.spec, situation.workers.is_rolled_out, situation.compaction, situation.observed
+        )  # fmt: skip
     canary = decide_canary(situation.spec, situation.declared, situation.workers.ready, situation.observed)
     done_beside = {
         ConditionType.UPDATES_FOLLOWED: updates,
