@@ -173,7 +173,7 @@ class AccuracyAnswer(msgspec.Struct, frozen=True, rename="camel"):
     revision: str
     waiting: Annotated[int, Meta(description="Labels that no variant was evaluated on yet.")]
     window: Annotated[int, Meta(description="Most nodes of a window.")]
-    reference: Annotated[str, Meta(description="The most accurate variant, which computes answers again.")]
+    reference: Annotated[str, Meta(description="The most accurate variant that answers, which computes answers again.")]
     variants: tuple[VariantAccuracy, ...]
     inputs: Annotated[
         tuple[InputDrift, ...],

@@ -200,7 +200,7 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     is_expired: bool = False
     """The table's costs have outlived their time: the worker goes by its own."""
     variants: tuple[VariantRoute, ...] = ()
-    """The revision's variants, the most accurate first."""
+    """Variants that answer, the most accurate first: where the graph changes, those that follow changes."""
     needs_token: bool = False
     """Paths that show the graph or its answers want a token. Workers that do not know tokens do not say so."""
     device: str | UnsetType = UNSET

@@ -10,9 +10,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import Capabilities
 from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.profile import Profile
 from gnnserve_api.files.programs import ProgramLimits
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.pods.routing import RoutingTable
@@ -85,6 +88,9 @@ class ServedRevision:
     """Most rows that a variant gathers for a seed; infinite where it reads whole neighbourhoods."""
     capabilities: Mapping[str, Capabilities] = field(init=False)
     """What each variant can give that not every request needs."""
+    answering: Profile = field(init=False)
+    """The profile of the variants that answer at all: where the graph changes, of those that follow changes. The most
+    accurate of these is what losses, tolerances and accuracy in service are judged against."""
     has_embeddings: bool = field(init=False)
     """Whether a variant can give its last hidden layer: a network of one layer has none."""
     paired: Mapping[str, CascadeManifest] = field(init=False)
@@ -101,8 +107,10 @@ class ServedRevision:
         object.__setattr__(self, "paired", paired)
         gives = capabilities_of(embedded_task(manifest), manifest)
         object.__setattr__(self, "capabilities", gives)
+        able = tuple(one for one in manifest.profile.variants if gives[one.name].cover(self.changes.needed))
+        object.__setattr__(self, "answering", msgspec.structs.replace(manifest.profile, variants=able))
         object.__setattr__(self, "has_embeddings", any(each.embeddings for each in gives.values()))
-        tiers = stated_tiers(points_of(manifest.profile))
+        tiers = stated_tiers(points_of(self.answering))
         by_variant = {within.point.name: permille for permille, within in tiers.items()}
         object.__setattr__(self, "tier_permille", by_variant)
 

@@ -125,12 +125,13 @@ class Pins:
     """Modes that bind a request to a variant when it is admitted, whatever the load."""
 
     def __init__(self, chooser: VariantChooser, table: RoutingTable, drawn: float = 0.0) -> None:
-        """The table's variants are the chooser's. `drawn`: the value of the previous pins, since a split that restarted
-        with every renewed table would give small shares no request."""
+        """A variant of the table that the chooser lacks, since it does not follow changes, binds nothing. `drawn`: the
+        value of the previous pins, since a split that restarted with every renewed table would give small shares no
+        request."""
         self.fixed: int | None = None
         """The variant of all requests, if one is fixed."""
-        self.split: tuple[tuple[float, int], ...] = ()
-        """Cumulative shares of the requests with their variants; ends with 1."""
+        self.split: tuple[tuple[float, int | None], ...] = ()
+        """Cumulative shares of the requests with their variants; None: the choice is free. Ends with 1."""
         self.drawn = drawn
         """Position of the last request in the split, in [0, 1)."""
         self._capabilities = chooser.capabilities
@@ -139,14 +140,14 @@ class Pins:
                 pass
             case RoutingMode.METRICS | RoutingMode.STATIC:
                 if table.base_variant is not None:
-                    self.fixed = chooser.indices[table.base_variant]
+                    self.fixed = chooser.indices.get(table.base_variant)
             case RoutingMode.WEIGHTS:
                 total, share = sum(table.weights.values()), 0
                 parts = []
                 for name, weight in sorted(table.weights.items()):
                     share += weight
                     if weight:
-                        parts.append((share / total, chooser.indices[name]))
+                        parts.append((share / total, chooser.indices.get(name)))
                 self.split = tuple(parts)
             case _:
                 assert_never(table.mode)
@@ -164,18 +165,18 @@ class Pins:
 
 
 def decide_route(
-    chooser: VariantChooser, revision: str, table: RoutingTable, problem: str | None, is_expired: bool,
-    needed: Capabilities = STORED_GRAPH,
-) -> Route:  # fmt: skip
-    """Describe the routing that is in effect. `needed`: what every request needs."""
+    chooser: VariantChooser, revision: str, table: RoutingTable, problem: str | None, is_expired: bool
+) -> Route:
+    """Describe the routing that is in effect."""
     objective = table.objective
     allowed = chooser.count_within(objective.accuracy_tolerance_permille)
-    choice = choose(chooser, objective, seeds=1, needed=needed)
+    choice = choose(chooser, objective, seeds=1)
     base_variant, reason = choice.variant, choice.message
     pins = Pins(chooser, table)
     pinned = pins.fixed
-    if table.mode is RoutingMode.WEIGHTS:
-        base_variant = max(table.weights, key=lambda name: (table.weights[name], name))
+    weights = {name: weight for name, weight in table.weights.items() if name in chooser.indices}
+    if table.mode is RoutingMode.WEIGHTS and weights:
+        base_variant = max(weights, key=lambda name: (weights[name], name))
         shares = ", ".join(f"{name} {weight}" for name, weight in sorted(table.weights.items()))
         reason = f"requests are split by weights: {shares}"
     elif pinned is not None:

@@ -84,7 +84,7 @@ def open_lane(
         if before.revision is revision and before.batching == batching:
             same = before.chooser
     if chooser is None:
-        chooser = VariantChooser(revision.manifest.profile, batching.max_seeds, costs_before, known, same)
+        chooser = VariantChooser(revision.answering, batching.max_seeds, costs_before, known, same)
     # A random start: replicas with equal starts would go through their weights in step.
     drawn = secrets.randbelow(1 << 20) / (1 << 20)
     batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms, drawn)

@@ -13,6 +13,7 @@ import numpy as np
 from gnnserve_api.confidence_sequence import CHANCE, SlidingMean, StatedAccuracy
 from gnnserve_api.files.profile import Metric, Profile, VariantProfile
 from gnnserve_api.http.live_accuracy import ObservedShare, VariantAccuracy
+from gnnserve_api.tiers import most_accurate, points_of
 from gnnserve_worker.tasks.served_labels import Measure
 
 
@@ -20,11 +21,12 @@ class Tally:
     """The figures of one revision."""
 
     def __init__(self, profile: Profile, measure: Measure) -> None:
+        """`profile`: of the variants that answer, which are evaluated."""
         count = len(profile.variants)
         self._held_out = {variant.name: np.zeros(0) for variant in profile.variants}
         """How right each variant is of held-out nodes, where the profile promises nothing that can be compared."""
         self._promises = {variant.name: _promise(profile, variant, measure, count) for variant in profile.variants}
-        self.reference = min(profile.variants, key=lambda v: (-v.validation_accuracy, v.latency[-1].p50_ms)).name
+        self.reference = most_accurate(points_of(profile)).name
         """The most accurate variant by the profile, which others are compared with."""
         self._losses = Losses(profile, self.reference, measure.metric)
         self._agreement = {name: _stream(None, count) for name in self._promises}

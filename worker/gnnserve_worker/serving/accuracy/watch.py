@@ -22,7 +22,6 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from gnnserve_api.families import point_of
 from gnnserve_api.http.live_accuracy import InputDrift, LabelProblem, VariantAccuracy
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.served import ServedRevision
@@ -140,7 +139,7 @@ class AccuracyWatch:
 
     @property
     def reference(self) -> str:
-        """The most accurate variant by the profile of the served revision, of which there must be one."""
+        """The most accurate variant by the profile of those that answer. There must be a served revision."""
         assert self._tally is not None  # noqa: S101
         return self._tally.reference
 
@@ -159,7 +158,7 @@ class AccuracyWatch:
         if revision is self._revision:
             return
         self._revision, self._measure = revision, revision.task.live_labels.measure()
-        self._tally = Tally(revision.manifest.profile, self._measure)
+        self._tally = Tally(revision.answering, self._measure)
         self.losses, self._until_judged = {}, JUDGE_EVERY
         self._inputs, self._has_inputs = None, False
         self._measured = 0
@@ -349,5 +348,4 @@ class AccuracyWatch:
 
 
 def _variants_of(revision: ServedRevision) -> list[str]:
-    variants = revision.manifest.profile.variants
-    return [variant.name for variant in variants if point_of(variant).capabilities.cover(revision.changes.needed)]
+    return [variant.name for variant in revision.answering.variants]

@@ -58,13 +58,10 @@ STOPPING = Refusal(
     _RETRY_WHEN_UNAVAILABLE_S,
 )
 _NEEDS = {
-    (has_overlay, has_embeddings, has_changes): Capabilities(
-        overlay=has_overlay, embeddings=has_embeddings, changes=has_changes
-    )
+    (has_overlay, has_embeddings): Capabilities(overlay=has_overlay, embeddings=has_embeddings)
     for has_overlay in (False, True)
     for has_embeddings in (False, True)
-    for has_changes in (False, True)
-} | {(False, False, False): STORED_GRAPH}
+} | {(False, False): STORED_GRAPH}
 
 
 _arrived_ms = attrgetter("request.arrived_ms")
@@ -238,9 +235,7 @@ class ServedModel:
         assert lane is not None and table is not None  # noqa: S101
         self.drop_expired_costs(self._clock_ms())
         revision = lane.revision
-        return decide_route(
-            lane.chooser, revision.manifest.revision, table, self.problem, self.is_expired, revision.changes.needed
-        )
+        return decide_route(lane.chooser, revision.manifest.revision, table, self.problem, self.is_expired)
 
     @property
     def is_expired(self) -> bool:
@@ -301,7 +296,7 @@ class ServedModel:
     ) -> PendingRequest:
         """The question as the queue of its lane has it, which is yet to accept it."""
         lane, nodes, overlay, wishes = question.lane, question.nodes, question.overlay, question.wishes
-        changes, wants_embeddings = lane.changes, "embeddings" in question.outputs
+        wants_embeddings = "embeddings" in question.outputs
         seeds, extra, changed, fixed, of_rows = len(nodes), 0, 0, 0.0, 0.0
         if overlay is not None:
             most_drawn = seeds * lane.revision.most_drawn_per_seed
@@ -310,9 +305,7 @@ class ServedModel:
             extra = round_load(fixed + lane.chooser.costs.overlays.share * of_rows)
             changed = int(np.count_nonzero(nodes >= lane.revision.graph.first_new))
         objective = lane.objective if wishes.objective == NO_OBJECTIVE else wishes.objective
-        needs = STORED_GRAPH
-        if overlay is not None or wants_embeddings or changes is not None:
-            needs = _NEEDS[overlay is not None, wants_embeddings, changes is not None and changes.needed.changes]
+        needs = _NEEDS[overlay is not None, wants_embeddings]
         named = None if wishes.variant is None else lane.chooser.indices[wishes.variant]
         return PendingRequest(
             next(self._request_keys), seeds, objective, arrived_ms, needs, extra, changed, fixed, of_rows, named,

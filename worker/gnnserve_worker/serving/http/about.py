@@ -51,7 +51,7 @@ def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> Variant
         device=revision.compute.device_stats().device,
         tiers=tuple(
             AccuracyTier(permille, within.point.name, within.point.accuracy, within.relative_latency)
-            for permille, within in stated_tiers(points_of(manifest.profile)).items()
+            for permille, within in stated_tiers(points_of(revision.answering)).items()
         ),
         accuracy=watch.observed() or msgspec.UNSET,
         types=_types(revision),
