@@ -59,6 +59,16 @@ def test_what_holds_the_graph_as_it_was(model: dict[str, Any], variants: dict[st
     assert fixed_names(spec.variants, spec.model) == fixed
 
 
+def test_stored_rows_of_links_over_types_hold_the_graph_as_it_was() -> None:
+    """Unasked for, what the last layer gives is stored where links are scored over several types."""
+    source = {"graph": {"source": {"typed": {"npz": {"uri": "shop"}}}}, "task": {"links": {}}, "updates": UPDATES}
+    spec = spec_of(**source)
+    assert spec.standing_variants() == ("stored2",)
+    assert spec.following_variants() == ("projected",)
+    spec = spec_of(**source, variants={"stored": [2], "storedFollowChanges": True})
+    assert spec.standing_variants() == ()
+
+
 def test_routing_names_variants_that_follow_changes() -> None:
     variants = {"stored": [1, 2]}
     parse_document(document(variants=variants, routing=STATIC))

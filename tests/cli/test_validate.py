@@ -59,6 +59,18 @@ def test_the_device_is_said_and_what_changes_nothing_on_it(tmp_path: Path) -> No
         assert plain.stderr == as_json.stderr == notes
 
 
+def test_variants_that_answer_nothing_beside_changes_are_named(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    listed = "  variants:\n    oneRow: [{hops: 0}, {hops: 1}]\n    stored: [1, 2]\n"
+    text = DIGITS.read_text().replace("  variants:\n", listed)
+    manifest.write_text(text)
+    assert CliRunner().invoke(app, ["validate", str(manifest)]).stderr == ""
+    manifest.write_text(f"{text}  updates: {{log: {{sqlite: {{}}}}}}\n")
+    told = CliRunner().invoke(app, ["validate", str(manifest)])
+    assert told.exit_code == 0
+    assert told.stderr.startswith("note: no request is answered by stored2, mlp1 while spec.updates is given: ")
+
+
 def test_given_weights_and_storages_are_named(tmp_path: Path) -> None:
     manifest = tmp_path / "m.yaml"
     text = DIGITS.read_text().replace("  variants:\n", "  variants:\n    storage: [float32, int8]\n")

@@ -212,6 +212,9 @@ def assert_close(found: np.ndarray, expected: np.ndarray, about: str) -> None:
 async def ask_scene(scene: Scene) -> None:
     """Everything that is asked of a service of its manifest."""
     opened = scene.open(scene.manifest.revision)
+    if not scene.service.spec.variants.is_searched:
+        assert not {*opened.answering}.intersection(scene.service.spec.standing_variants())
+        assert {*opened.answering}.issubset(scene.service.spec.following_variants())
     async with running(FakeWorker(loaded=False), scene.service) as client:
         client.switch(opened.served, scene.service)
         for path in ("/v1/variants", "/v1/route", "/v1/nodes", "/openapi.json", "/v1/accuracy"):

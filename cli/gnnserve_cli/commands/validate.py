@@ -95,6 +95,7 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
                 put(output(), f"{document.where}:" if number == 0 else f"\n{document.where}:")
             put(output(), facts_table(_facts(document.service)))
         _say_what_changes_nothing(document.service.spec)
+        _say_what_answers_nothing(document.service.spec)
         _say_what_may_be_missing(document.service.spec)
         _say_which_files_are_missing(document.service.spec)
     if as_json:
@@ -296,6 +297,18 @@ def _unread_factors(spec: GNNServiceSpec) -> Iterator[tuple[str, str]]:
     pruning, why = spec.variants.pruning, why_no_fewer_columns(spec)
     if why and not spec.variants.is_searched and "factors" in pruning.model_fields_set:
         yield "variants.pruning.factors", why
+
+
+def _say_what_answers_nothing(spec: GNNServiceSpec) -> None:
+    """Name listed variants that are made and never chosen. A search keeps what it finds, whatever that follows."""
+    names = () if spec.variants.is_searched else spec.standing_variants()
+    if names:
+        print(
+            f"note: no request is answered by {', '.join(names)} while spec.updates is given: rows that hold the graph "
+            "as it was generated do not follow its changes. Variants of variants.oneRow follow with hops 0, layers of "
+            "variants.stored with variants.storedFollowChanges; leave the others out",
+            file=sys.stderr,
+        )
 
 
 def _say_what_may_be_missing(spec: GNNServiceSpec) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from gnnserve_api.errors import InputError
 from gnnserve_api.generated.generated_file import write_or_compare
 from gnnserve_api.manifest import Document, parse_document
-from gnnserve_api.spec.service import API_VERSION, KIND
+from gnnserve_api.spec.service import API_VERSION, KIND, GNNServiceSpec
 
 CAPABILITIES_PATH = Path(__file__).resolve().parents[3] / "docs" / "capabilities.md"
 _Parts = Mapping[str, Any]
@@ -137,6 +137,10 @@ FEATURES = (
     Feature("fewer neighbours (`variants.fanouts`)", "variants.md", {"variants": {"fanouts": [[5, 5]]}}),
     Feature("one-row variants (`variants.oneRow`)", "variants.md", {"variants": {"oneRow": [{"hops": 0}]}}),
     Feature(
+        "… over one hop, beside changes (`oneRow: [{hops: 1}]`)", "updates.md",
+        merged(_UPDATES, {"variants": {"oneRow": [{"hops": 1}]}}),
+    ),
+    Feature(
         "cascades (`variants.cascades`)", "variants.md",
         # Of stages that there are for any graph, task and model.
         {
@@ -173,7 +177,8 @@ _INTRODUCTION = """\
 Each cell says whether a manifest may have the row's fields beside the column's graph, task and model. A number is that
 of the sentence below that refuses it: `gnnserve validate` says it, and in a cluster the API server, before anything is
 trained. *Not made*: it may be given, and no variant comes of it, since the model does not read what these variants
-would have less of; `gnnserve validate` says which. A dash: it is of another task.
+would have less of. *Not asked*: the variants that come of it answer nothing, since they do not follow changes.
+`gnnserve validate` says which, of either. A dash: it is of another task.
 """
 
 
@@ -206,9 +211,19 @@ def _without_variants(feature: Feature) -> list[Setup]:
     return idle if len(idle) < len(able) else []
 
 
+def _answers_nothing(setup: Setup, feature: Feature) -> bool:
+    """Whether it has variants by the feature, none of which follows the changes that the feature asks for."""
+    added = _variants(setup, feature) - _variants(setup)
+    return bool(added) and added.issubset(_spec_of(setup, feature).standing_variants())
+
+
 def _variants(setup: Setup, *features: Feature) -> frozenset[str]:
+    return frozenset(_spec_of(setup, *features).possible_variants())
+
+
+def _spec_of(setup: Setup, *features: Feature) -> GNNServiceSpec:
     document = manifest_of(merged(setup.spec, *(feature.parts for feature in features)))
-    return frozenset(parse_document(Document("manifest", document)).spec.possible_variants())
+    return parse_document(Document("manifest", document)).spec
 
 
 SERVED_PART = "<!-- Generated out of what served revisions say; do not edit."
@@ -232,8 +247,12 @@ def page() -> str:
             said = refusal_of(setup, feature)
             if said is not None and said not in sentences:
                 sentences.append(said)
-            taken = "not made" if setup in idle else "yes"
-            cells.append(taken if said is None else f"{sentences.index(said) + 1}")
+            if said is not None:
+                cells.append(f"{sentences.index(said) + 1}")
+            elif setup in idle:
+                cells.append("not made")
+            else:
+                cells.append("not asked" if _answers_nothing(setup, feature) else "yes")
         rows.append(row(cells))
     listed = [f"{number}. {sentence}" for number, sentence in enumerate(sentences, start=1)]
     return "\n".join([_INTRODUCTION, *rows, "", *listed, ""])

@@ -218,10 +218,16 @@ class GNNServiceSpec(ApiModel):
         fixed = self._fixed_names()
         return tuple(name for name in self.possible_variants() if name not in fixed)
 
+    def standing_variants(self) -> tuple[str, ...]:
+        """Names among `possible_variants` that answer nothing, since they do not follow changes."""
+        fixed = self._fixed_names()
+        return tuple(name for name in self.possible_variants() if name in fixed)
+
     def _fixed_names(self) -> frozenset[str]:
         if self.updates is None or self.revision is not None:
             return frozenset()
-        listings = [one.variants for one in search_space(self).rounds] if self.variants.is_searched else [self.variants]
+        is_searched = self.variants.is_searched
+        listings = [one.variants for one in search_space(self).rounds] if is_searched else [made_variants(self)]
         return frozenset().union(*(fixed_names(each, self.model) for each in listings))
 
     def uncertain_variants(self) -> tuple[str, ...]:
