@@ -125,6 +125,9 @@ class ExportManifest(msgspec.Struct, frozen=True, rename="camel"):
     tell it."""
     decoder: ExportedDecoder | UnsetType = UNSET
     """Decoder that scores pairs by the program's scores, which are rows of nodes then. Absent: they are of classes."""
+    expected: str | UnsetType = UNSET
+    """File of scores by which gnnserve serves the program again. Absent: it does not, or the revision keeps the rows in
+    fewer bits than features have, so that the program's scores over these are not known."""
 
     @property
     def takes_features(self) -> bool:

@@ -1,18 +1,45 @@
-"""gnnserve's own scores beside a program: of an example, and those by which gnnserve serves the program again."""
+"""gnnserve's own scores beside a program: of an example, and those by which gnnserve serves the program again.
+
+Features that are served again are the source's, so that scores are expected of rows that are kept as exactly.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
+from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import spread_nodes
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tasks.published import PairScoring
 
 _NODES, _KEY = 32, 0
+
+
+def exact_twin(manifest: RevisionManifest, described: VariantManifest, folder: Path) -> str | None:
+    """Name of the variant that runs the same network over the same rows as exactly as the source has features. None:
+    the revision keeps them in fewer bits alone. `folder`: the revision's."""
+    if FORMATS[manifest.tables[described.table].storage].is_exact:
+        return described.name
+    weights = (folder / described.weights).read_bytes()
+    exact = (one for one in manifest.variants if FORMATS[manifest.tables[one.table].storage].is_exact)
+    alike = (one for one in exact if _alike(manifest, one) == _alike(manifest, described))
+    return next((one.name for one in alike if (folder / one.weights).read_bytes() == weights), None)
+
+
+def _alike(manifest: RevisionManifest, one: VariantManifest) -> tuple[VariantManifest, tuple[object, ...]]:
+    """All that two variants over the same rows have in common, in whatever storage."""
+    table = manifest.tables[one.table]
+    shared = msgspec.structs.replace(
+        one, name="", table="", weights="", compute="float32", thresholds=None, calibration=None
+    )
+    return shared, (table.kind, table.source_columns, table.made_by, table.by_relation, table.types)
 
 
 def expected_scores(revision: LoadedRevision, name: str, pairs: PairScoring | None) -> Mapping[str, np.ndarray]:

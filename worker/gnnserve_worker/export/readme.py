@@ -135,16 +135,23 @@ def _rows(manifest: ExportManifest) -> list[str]:
 
 def _served_again(manifest: ExportManifest) -> str:
     """How a manifest names the folder."""
-    parts = ["model: {program: {uri: FOLDER}, expected: {uri: FOLDER/expected.npz}}"]
+    expected = f"FOLDER/{manifest.expected}" if manifest.expected else "SCORES"
+    parts = [f"model: {{program: {{uri: FOLDER}}, expected: {{uri: {expected}}}}}"]
     if manifest.rows is not None and manifest.rows.normalization not in {None, "Disabled"}:
         parts.append(f"graph: {{normalization: {manifest.rows.normalization}, …}}")
     if manifest.decoder is not UNSET:
         columns = manifest.outputs[0].shape[1]
         parts.append(f"task: {{links: {{decoder: {manifest.decoder.kind}, dimensions: {columns}, …}}}}")
+    told = f"gnnserve serves the folder again: {' and '.join(f'`{part}`' for part in parts)} in a manifest. "
+    if not manifest.expected:
+        return told + (
+            "The scores are yours to give, over all neighbours: the revision keeps features in fewer bits than the "
+            "source. With `float32` among `variants.storage`, an export has them."
+        )
     held_out = "" if manifest.decoder is UNSET else ", which lacks the links that were held out"
-    return (
-        f"gnnserve serves the folder again: {' and '.join(f'`{part}`' for part in parts)} in a manifest. "
-        f"`expected.npz` has scores over all neighbours in the revision's graph{held_out}; another graph needs others."
+    return told + (
+        f"`{manifest.expected}` has scores over all neighbours in the revision's graph{held_out}; another graph needs "
+        "others."
     )
 
 

@@ -32,7 +32,7 @@ from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import NetworkKind, RevisionManifest, VariantManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.export.check import TOLERANCE
-from gnnserve_worker.export.expected import NodeRows, expected_scores, pair_scores
+from gnnserve_worker.export.expected import NodeRows, exact_twin, expected_scores, pair_scores
 from gnnserve_worker.export.listed import check_listed, listed_export
 from gnnserve_worker.export.one_type import LayeredExport, check_layered
 from gnnserve_worker.export.programs import FORMATS, Program, trace
@@ -201,8 +201,10 @@ def _write(
         contract=exported.contract,
         decoder=UNSET if pairs is None else _write_decoder(pairs, folder),
     )
-    if written.can_be_served:
-        np.savez(folder / EXPECTED, allow_pickle=False, **expected_scores(revision, name, pairs))
+    twin = exact_twin(manifest, described, _folder_of(revision)) if written.can_be_served else None
+    if twin is not None:
+        np.savez(folder / EXPECTED, allow_pickle=False, **expected_scores(revision, twin, pairs))
+        written = msgspec.structs.replace(written, expected=EXPECTED)
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=2))
     (folder / README).write_text(readme(written, told.advice), encoding="utf-8")
     return written
