@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from gnnserve_worker.export.check import LARGE_BATCHES
 from gnnserve_worker.export.listed import ListedModule, ReadFeatures, graph_inputs
 from gnnserve_worker.export.programs import FORMATS, trace
 from gnnserve_worker.export.write import EXPECTED, MANIFEST, check_variant, export_variant
+from gnnserve_worker.generation.layer_convolutions import CONVOLUTIONS, Reading
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.programs.running import ProgramScores
 from gnnserve_worker.inference.batch import infer_batch
@@ -144,3 +146,35 @@ def test_what_no_program_can_have_is_refused(tmp_path: Path) -> None:
         check_variant(loaded.manifest, "stored1")
     with pytest.raises(InputError, match=r"projected computes what the whole network does by products .* export x1"):
         check_variant(loaded.manifest, "projected")
+
+
+def _branching(module: Any, read: Reading) -> torch.Tensor:
+    rows = module(read.rows, read.edges)
+    return rows if rows.sum() > 0 else -rows
+
+
+def _unknown_to_onnx(module: Any, read: Reading) -> torch.Tensor:
+    return torch.special.bessel_j0(module(read.rows, read.edges))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (_branching, r"VARIANT: torch cannot trace layers\[1\] \(Layer\): .* export another variant, or have"),
+        (
+            _unknown_to_onnx,
+            r"ONNX cannot have layers\[1\]: it has no operation for prims.bessel_j0; export it with --format torch",
+        ),
+    ],
+    ids=["a branch by numbers", "an operation of torch alone"],
+)
+def test_layers_that_no_program_can_have_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Any, Reading], torch.Tensor], words: str
+) -> None:
+    model = {"layers": [{"conv": "GCN", "width": 8}, SAGE], "head": [{}], "fanouts": [-1, -1]}
+    loaded = generated(tmp_path, source_of(tmp_path, PlainGraph(60, 3, RULES)), model)
+    sage = Convolution.GRAPH_SAGE
+    monkeypatch.setitem(CONVOLUTIONS, sage, replace(CONVOLUTIONS[sage], call=call))
+    with pytest.raises(InputError, match=words):
+        export_variant(loaded, "default/tiny", "x1", [ExportFormat.ONNX], tmp_path / "made", "a test")
+    assert not (tmp_path / "made").exists()

@@ -17,6 +17,7 @@ from torch.export import Dim, ExportedProgram
 
 from gnnserve_api.files.export import ExportedArray, ExportFormat
 from gnnserve_worker.export.inputs import Inputs
+from gnnserve_worker.export.refusals import refuse_untraced, refuse_untranslated, running_modules
 
 Program = Callable[[Inputs], Inputs]
 """A program that was written and read back: from inputs to outputs by their names, float32 [targets, columns]."""
@@ -25,7 +26,7 @@ _TRACED_SIZE = 5
 
 
 def trace(module: nn.Module, inputs: tuple[ExportedArray, ...]) -> ExportedProgram:
-    """The module for inputs of any size."""
+    """The module for inputs of any size. InputError: torch cannot trace it."""
     sizes = sorted({size for each in inputs for size in each.shape if isinstance(size, str)})
     # Different ones, so that no two are taken for equal.
     traced = {name: _TRACED_SIZE + number for number, name in enumerate(sizes)}
@@ -35,10 +36,13 @@ def trace(module: nn.Module, inputs: tuple[ExportedArray, ...]) -> ExportedProgr
         )
         for each in inputs
     }
-    with _quietly():
-        program = torch.export.export(
-            module.eval(), (), kwargs=made_up, dynamic_shapes={"inputs": _dynamic_shapes(inputs)}
-        )
+    with _quietly(), running_modules(module) as running:
+        try:
+            program = torch.export.export(
+                module.eval(), (), kwargs=made_up, dynamic_shapes={"inputs": _dynamic_shapes(inputs)}
+            )
+        except Exception as error:  # kinds of torch's own, which have no common base
+            raise refuse_untraced(running.words, error) from error
     # They would be pickled into the archive, and are of no use to others.
     program.example_inputs = None
     return program
@@ -62,7 +66,7 @@ class ProgramFormat(ABC):
         self, program: ExportedProgram, inputs: tuple[ExportedArray, ...], outputs: tuple[ExportedArray, ...],
         path: Path, *, sums_by_segments: bool,
     ) -> None:  # fmt: skip
-        """`sums_by_segments`: as of `VariantExport`."""
+        """`sums_by_segments`: as of `VariantExport`. InputError: the form has no such operation."""
 
     @abstractmethod
     def load(self, path: Path) -> Program:
@@ -103,13 +107,16 @@ class _OnnxFormat(ProgramFormat):
         from gnnserve_worker.export.segments import TRANSLATIONS  # noqa: PLC0415 - of an extra
 
         with _quietly():
-            made = torch.onnx.export(
-                program,
-                custom_translation_table=dict(TRANSLATIONS) if sums_by_segments else {},
-                output_names=[each.name for each in outputs],
-                dynamic_shapes={"inputs": _dynamic_shapes(inputs)},
-                verbose=False,
-            )
+            try:
+                made = torch.onnx.export(
+                    program,
+                    custom_translation_table=dict(TRANSLATIONS) if sums_by_segments else {},
+                    output_names=[each.name for each in outputs],
+                    dynamic_shapes={"inputs": _dynamic_shapes(inputs)},
+                    verbose=False,
+                )
+            except torch.onnx.OnnxExporterError as error:
+                raise refuse_untranslated(program, error) from error
         if made is None:
             raise RuntimeError("torch.onnx.export returned no program")
         made.save(path, external_data=False)
