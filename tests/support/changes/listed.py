@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,33 @@ import numpy as np
 import torch
 from msgspec import UNSET
 from safetensors.numpy import load_file
-from tests.support.changes.living import PlainGraph
+from tests.support.changes.living import FEATURES, PlainGraph, write_and_apply
 from tests.support.graphs.graphs import service_of, write_npz
 from tests.support.programs.program_types_generated import GrownGraph
 
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.limits import RefreshBudget
 from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.changes.follower import catch_up
+from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
+from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.generation.layer_modules import GraphTensors, LayersModule, load_canonical
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.graph.change_batch import ChangeBatch
+from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.layers.shapes import columns_of
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
-CLASSES = 3
+CLASSES, ROOM_BYTES = 3, 1 << 24
+UPDATES, UID = {"log": {"sqlite": {}}}, "f7b4c2a0-0000-4000-8000-000000000048"
+FOLLOWING = {"storage": ["float32", "int8"], "stored": [1, 2], "storedFollowChanges": True}
+"""Variants that follow changes."""
+FIRST_NEW = 5000
+"""Id of the first node that a request brings."""
 SAGE = {"conv": "GraphSAGE", "width": 8, "activation": "Relu"}
 ONE_TYPE: dict[str, dict[str, Any]] = {
     "attention and degrees": {
@@ -121,6 +137,28 @@ def typed_tensors_of(grown: GrownGraph, schema: GraphSchema) -> GraphTensors:
     )
 
 
+def drawn_request(plain: PlainGraph, draw: np.random.Generator) -> tuple[dict[str, Any], PlainGraph, np.ndarray]:
+    """The body of a request, the graph that it sees, and places there of the nodes that it asks about."""
+    seen, stored = copy.deepcopy(plain), [*plain.lists]
+    new = [FIRST_NEW + place for place in range(draw.integers(0, 4))]
+    other = draw.choice(stored, draw.integers(0, 3), replace=False).tolist()
+    rows = {id_: draw.normal(size=FEATURES).astype(np.float32) for id_ in (*new, *other)}
+    seen.lists |= {id_: [] for id_ in new}
+    seen.features |= rows
+    known = [*draw.choice(stored, 8, replace=False).tolist(), *new]
+    edges = [[known[place] for place in ends] for ends in draw.integers(0, len(known), (draw.integers(0, 9), 2))]
+    for source, target in edges:
+        seen.add_edge(source, target)
+    asked = [*draw.choice(stored, 5, replace=False).tolist(), *known]
+    overlay = {
+        "nodes": [{"id": id_, "features": rows[id_].tolist()} for id_ in new],
+        "overrides": [{"id": id_, "features": rows[id_].tolist()} for id_ in other],
+        "edges": edges,
+    }
+    places = {id_: place for place, id_ in enumerate(seen.lists)}
+    return {"nodes": asked, "overlay": overlay}, seen, np.array([places[id_] for id_ in asked])
+
+
 def module_scores(
     manifest: RevisionManifest, repository: Repository, schema: GraphSchema, graph: GraphTensors, variant: str = "x1"
 ) -> np.ndarray:
@@ -135,3 +173,32 @@ def module_scores(
     with torch.no_grad():
         found: np.ndarray = module(graph).numpy()
     return found
+
+
+class ListedScene:
+    """A revision of listed layers, opened for changes."""
+
+    def __init__(
+        self, folder: Path, source: dict[str, Any], model: dict[str, Any], budget: RefreshBudget | None = None,
+        variants: dict[str, Any] = FOLLOWING,
+    ) -> None:  # fmt: skip
+        self.repository = Repository(folder / "repository", "default", "tiny")
+        self.updates, self.sequence = UpdatesOptions(SqliteFile(folder / "log.sqlite"), UID, ROOM_BYTES), 0
+        self.service = service_over(source, model, variants, updates=UPDATES)
+        self.manifest, self.budget = generate(self.service, self.repository), budget
+        self.start()
+
+    def start(self) -> None:
+        """As a worker that begins to serve, which follows the log."""
+        loaded = load_revision(self.repository, self.manifest.revision, ROOM_BYTES)
+        self.living = LivingRevision(loaded, ROOM_BYTES, refresh=self.budget)
+        with opened_log(self.updates.log, self.updates.uid) as log:
+            catch_up(log, self.living, lambda _: None)
+        self.served: ServedRevision = served_revision(loaded, self.living)
+
+    def apply(self, batches: list[ChangeBatch]) -> None:
+        self.sequence = write_and_apply(self.updates, self.sequence, self.living, batches)
+
+    def module_scores(self, graph: GraphTensors, variant: str = "x1") -> np.ndarray:
+        """As of `module_scores`."""
+        return module_scores(self.manifest, self.repository, self.living.graph.graph.schema, graph, variant)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import torch
+from msgspec import UNSET
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import (
     Activation,
     Aggregation,
@@ -35,6 +37,7 @@ from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.assembly import GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.table_nodes import LabelledNodes
 from gnnserve_worker.graph.store import GraphData, NodeType, Splits
+from gnnserve_worker.layers.shapes import columns_of
 
 COLUMNS, KIND, KINDS = ("amount", "rate", "weight"), "kind", 3
 """Columns of the edges of all relations that convolutions compute with, the last one above 0, and one that tells so
@@ -152,6 +155,8 @@ class Place:
     is_within: bool
     inputs: int
     is_undirected: bool
+    columns: tuple[str, ...]
+    """Columns of the relation's edges that convolutions compute with."""
     heads: int | None = None
     """Heads of a layer whose softmax is over several relations; None: each has its own softmax."""
 
@@ -159,14 +164,14 @@ class Place:
         return bool(self.draw.integers(2))
 
     def edge_columns(self, least: int = 0) -> tuple[str, ...]:
-        return tuple(self.draw.permutation(COLUMNS)[: self.draw.integers(least, 4)].tolist())
+        return tuple(self.draw.permutation(self.columns)[: self.draw.integers(least, len(self.columns) + 1)].tolist())
 
     def made(self, kind: Convolution, **fields: object) -> ConvolutionManifest:
         return ConvolutionManifest(kind, self.relation, fields.pop("width", self.width), **fields)
 
 
 def _weight(place: Place) -> str:
-    return COLUMNS[2] if place.flip() else ""
+    return COLUMNS[2] if COLUMNS[2] in place.columns and place.flip() else ""
 
 
 def _heads(place: Place) -> dict[str, object]:
@@ -232,6 +237,8 @@ def _gin(place: Place) -> ConvolutionManifest | None:
 
 
 def _gine(place: Place) -> ConvolutionManifest | None:
+    if not place.columns:
+        return None
     columns = place.edge_columns(1)
     return place.source == place.target and place.made(Convolution.GINE, mlp=_mlp(place), edge_columns=columns)
 
@@ -359,22 +366,22 @@ def _activation(draw: np.random.Generator) -> Activation:
 
 
 def draw_layers(
-    draw: np.random.Generator, graph: RandomGraph, always: Convolution, most: int = 4
+    draw: np.random.Generator, schema: GraphSchema, always: Convolution, most: int = 4
 ) -> LayersManifest | None:
     """A network of one to `most` layers, at least one of which has such a convolution. None: the graph may not have
     it, as Chebyshev's, which wants edges that go both ways."""
     for _ in range(200):
-        found = _draw_layers(draw, graph, always, most)
+        found = _draw_layers(draw, schema, always, most)
         if found is not None and any(one.conv is always for layer in found.layers for one in layer.convs):
             return found
     return None
 
 
 def _draw_layers(
-    draw: np.random.Generator, graph: RandomGraph, always: Convolution, most: int
+    draw: np.random.Generator, schema: GraphSchema, always: Convolution, most: int
 ) -> LayersManifest | None:
     """None: it got stuck."""
-    columns = graph.columns
+    columns = columns_of(schema)
     common = int(draw.choice(WIDTHS))
     """A width that comes again and again, so that rows can be added."""
     before = tuple(
@@ -385,7 +392,7 @@ def _draw_layers(
     layers, widths = [], []
     for _ in range(draw.integers(1, most + 1)):
         width = common if draw.random() < 0.7 else int(draw.choice(WIDTHS))
-        layer, read = _draw_layer(draw, graph, inputs, read, width, always)
+        layer, read = _draw_layer(draw, schema, inputs, read, width, always)
         if layer is None or read[0] is None:
             return None
         layers.append(layer)
@@ -400,25 +407,26 @@ def _draw_layers(
 
 
 def _draw_layer(
-    draw: np.random.Generator, graph: RandomGraph, inputs: Sequence[int], read: Sequence[int | None], width: int,
+    draw: np.random.Generator, schema: GraphSchema, inputs: Sequence[int], read: Sequence[int | None], width: int,
     always: Convolution,
 ) -> tuple[LayerManifest | None, list[int | None]]:  # fmt: skip
-    schema = graph.data.schema
     convs, targets = [], []
     shared = 2 if draw.random() < 0.2 else None
     for number, one in enumerate(schema.relations):
         source, target = schema.place_of(one.source), schema.place_of(one.target)
         if read[source] is None or read[target] is None or (len(schema.relations) > 1 and draw.random() < 0.25):
             continue
+        columns = () if one.payload is UNSET else one.payload.columns
         place = Place(
             draw, number, width, read[source], read[target], source == target, inputs[target],
-            one.edge_rules.direction is Direction.UNDIRECTED, shared,
+            one.edge_rules.direction is Direction.UNDIRECTED, tuple(each for each in columns if each != KIND), shared,
         )  # fmt: skip
         able = list(CONVOLUTIONS) if shared is None else list(ATTENDING)
         kinds = [always] if draw.random() < 0.4 and always in able else draw.permutation(able)
         conv = next((made for kind in kinds if (made := CONVOLUTIONS[Convolution(kind)](place))), None)
         if conv is not None:
-            filters = (EdgeFilter(KIND, 0.0), EdgeFilter(KIND, 2.0)) if draw.random() < 0.2 else (None,)
+            is_told_apart = draw.random() < 0.2 and KIND in columns
+            filters = (EdgeFilter(KIND, 0.0), EdgeFilter(KIND, 2.0)) if is_told_apart else (None,)
             convs += [msgspec.structs.replace(conv, where=each) for each in filters]
             targets += [target] * len(filters)
     if not convs:
@@ -490,7 +498,7 @@ def draw_case(
     draw = np.random.default_rng(seed)
     while True:
         graph = make(draw)
-        if (layers := draw_layers(draw, graph, always)) is not None and fits(layers, graph):
+        if (layers := draw_layers(draw, graph.data.schema, always)) is not None and fits(layers, graph):
             return case_of(draw, graph, layers)
 
 

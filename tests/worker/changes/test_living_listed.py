@@ -11,38 +11,30 @@ import numpy as np
 import pytest
 from tests.support.changes.listed import (
     BOTH_WAYS,
+    FOLLOWING,
     ONE_TYPE,
     SAGE,
     SEVERAL_TYPES,
-    module_scores,
+    UPDATES,
+    ListedScene,
     service_over,
     source_of,
     tensors_of,
     typed_tensors_of,
 )
-from tests.support.changes.living import PlainGraph, ids_of, write_and_apply
+from tests.support.changes.living import PlainGraph, ids_of
 from tests.support.programs.program_types_generated import GrownGraph, hetero_data
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.limits import RefreshBudget
-from gnnserve_worker.changes.follower import catch_up
-from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
-from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.generation.layer_modules import GraphTensors
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.change_batch import ChangeBatch
-from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.opening import served_revision
-from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.changes.reading import read_changes
 
-NODES, ROOM_BYTES, UPDATES = 60, 1 << 24, {"log": {"sqlite": {}}}
-UID = "f7b4c2a0-0000-4000-8000-000000000048"
+NODES = 60
 RULES = [EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP), EdgeRules(Direction.DIRECTED, Duplicates.KEEP)]
-VARIANTS = {"storage": ["float32", "int8"], "stored": [1, 2], "storedFollowChanges": True}
 
 _HGT = {
     "conv": "Transformer", "width": 8, "heads": 2, "root": False, "combine": "Attention", "activation": "Gelu",
@@ -104,33 +96,8 @@ OF_TYPES_ALONE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-class Scene:
-    """A revision whose layers were trained for an epoch, opened for changes."""
-
-    def __init__(
-        self, folder: Path, source: dict[str, Any], model: dict[str, Any], budget: RefreshBudget | None = None,
-        variants: dict[str, Any] = VARIANTS,
-    ) -> None:  # fmt: skip
-        self.repository = Repository(folder / "repository", "default", "tiny")
-        self.updates, self.sequence = UpdatesOptions(SqliteFile(folder / "log.sqlite"), UID, ROOM_BYTES), 0
-        self.service = service_over(source, model, variants, updates=UPDATES)
-        self.manifest, self.budget = generate(self.service, self.repository), budget
-        self.start()
-
-    def start(self) -> None:
-        """As a worker that begins to serve, which follows the log."""
-        loaded = load_revision(self.repository, self.manifest.revision, ROOM_BYTES)
-        self.living = LivingRevision(loaded, ROOM_BYTES, refresh=self.budget)
-        with opened_log(self.updates.log, self.updates.uid) as log:
-            catch_up(log, self.living, lambda _: None)
-        self.served: ServedRevision = served_revision(loaded, self.living)
-
-    def apply(self, batches: list[ChangeBatch]) -> None:
-        self.sequence = write_and_apply(self.updates, self.sequence, self.living, batches)
-
-    def module_scores(self, graph: GraphTensors, variant: str = "x1") -> np.ndarray:
-        """As of `listed.module_scores`."""
-        return module_scores(self.manifest, self.repository, self.living.graph.graph.schema, graph, variant)
+class Scene(ListedScene):
+    """Layers that were trained for an epoch."""
 
     def assert_projected_answers(self, nodes: np.ndarray, expected: np.ndarray) -> None:
         made = [one.name for one in self.manifest.variants if one.family == "projected-layers"]
@@ -188,7 +155,7 @@ def test_stored_layers_may_be_stale_within_a_budget(tmp_path: Path, model: dict[
     plain = PlainGraph(NODES, 5, RULES[0])
     all_rows = RefreshBudget(rows=1_000_000, microseconds=10**9)
     layers = [*range(1, len(model["layers"]) + 1)]
-    scene = Scene(tmp_path, source_of(tmp_path, plain), model, all_rows, {**VARIANTS, "stored": layers})
+    scene = Scene(tmp_path, source_of(tmp_path, plain), model, all_rows, {**FOLLOWING, "stored": layers})
     draw, fresh = np.random.default_rng(6), [*range(1000, 900, -1)]
     scene.apply([plain.random_batch(draw, 6, fresh) for _ in range(3)])
     assert scene.living.refreshing.is_any_stale

@@ -3,7 +3,6 @@ same weights does over the graph that each request sees, and as the stored layer
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.support.changes.listed import (
     ONE_TYPE,
     SAGE,
     SEVERAL_TYPES,
+    drawn_request,
     module_scores,
     service_over,
     source_of,
@@ -41,7 +41,7 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 
-NODES, FIRST_NEW = 60, 1000
+NODES = 60
 RULES = [EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP), EdgeRules(Direction.DIRECTED, Duplicates.KEEP)]
 VARIANTS = {"storage": ["float32", "int8"], "stored": [1]}
 ONE_HOP = {name: model for name, model in ONE_TYPE.items() if name != "several hops"}
@@ -74,28 +74,6 @@ class Scene:
             found = self.answers(variant, bodies)
             most = close * float(np.abs(expected).max())
             np.testing.assert_allclose(found, expected, rtol=0, atol=most, err_msg=variant)
-
-
-def drawn_request(plain: PlainGraph, draw: np.random.Generator) -> tuple[dict[str, Any], PlainGraph, np.ndarray]:
-    """The body of a request, the graph that it sees, and places there of the nodes that it asks about."""
-    seen = copy.deepcopy(plain)
-    new = [FIRST_NEW + place for place in range(draw.integers(0, 4))]
-    other = draw.choice(NODES, draw.integers(0, 3), replace=False).tolist()
-    rows = {id_: draw.normal(size=FEATURES).astype(np.float32) for id_ in (*new, *other)}
-    seen.lists |= {id_: [] for id_ in new}
-    seen.features |= rows
-    known = [*draw.choice(NODES, 8, replace=False).tolist(), *new]
-    edges = [[known[place] for place in ends] for ends in draw.integers(0, len(known), (draw.integers(0, 9), 2))]
-    for source, target in edges:
-        seen.add_edge(source, target)
-    asked = [*draw.choice(NODES, 5, replace=False).tolist(), *known]
-    overlay = {
-        "nodes": [{"id": id_, "features": rows[id_].tolist()} for id_ in new],
-        "overrides": [{"id": id_, "features": rows[id_].tolist()} for id_ in other],
-        "edges": edges,
-    }
-    places = {id_: place for place, id_ in enumerate(seen.lists)}
-    return {"nodes": asked, "overlay": overlay}, seen, np.array([places[id_] for id_ in asked])
 
 
 @pytest.mark.campaign
