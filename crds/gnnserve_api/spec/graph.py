@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, assert_never
 
@@ -50,15 +49,6 @@ class NpzSource(ApiModel):
 
 
 GivenSource = Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource | HeterogeneousSource
-_KINDS: Mapping[type, GraphSourceKind] = {
-    Builtin: ONE_TYPE,
-    NpzSource: ONE_TYPE,
-    OgbSource: ONE_TYPE,
-    PygSource: ONE_TYPE,
-    ParquetSource: ONE_TYPE,
-    CsvSource: ONE_TYPE,
-    HeterogeneousSource: SEVERAL_TYPES,
-}
 
 
 class GraphSource(ApiModel):
@@ -92,7 +82,13 @@ class GraphSource(ApiModel):
     @property
     def kind(self) -> GraphSourceKind:
         """The kind of graph that the source has."""
-        return _KINDS[type(self.given())]
+        match given := self.given():
+            case Builtin() | NpzSource() | OgbSource() | PygSource() | ParquetSource() | CsvSource():
+                return ONE_TYPE
+            case HeterogeneousSource():
+                return SEVERAL_TYPES
+            case _:
+                assert_never(given)
 
     def _members(self) -> list[GivenSource]:
         members = (self.builtin, self.npz, self.ogb, self.pyg, self.parquet, self.csv, self.typed)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gnnserve_api.pods.interface import PodExit
-from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.verdict import Problem
@@ -292,7 +292,7 @@ def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServ
     checkpoints = (spec.model.checkpoint, *(one.checkpoint for one in spec.variants.given))
     program = spec.model.program
     files = [
-        *(["graph's"] if _is_of_files(spec.graph.source) else []),
+        *(["graph's"] if paths_of(spec.graph.source) else []),
         *(["checkpoint's"] if any(one is not None and one.uri.hub is None for one in checkpoints) else []),
         *(["program's"] if program is not None and program.uri.hub is None else []),
     ]
@@ -328,18 +328,6 @@ def waits_for(job: ObservedJob, problem: Problem | None, pods: Iterable[Observed
         return problem.message
     computes = any(pod.job == job.name and pod.running and not pod.deleting for pod in pods)
     return "" if computes else job.waits_for
-
-
-def _is_of_files(source: GraphSource) -> bool:
-    """Whether the source consists of files, which are then read in the pod."""
-    published = source.ogb or source.pyg
-    return (
-        source.npz is not None
-        or source.parquet is not None
-        or source.csv is not None
-        or source.typed is not None
-        or (published is not None and published.mirror is not None and not published.mirror.is_address)
-    )
 
 
 def last_failure(job: ObservedJob, pods: Iterable[ObservedPod]) -> ObservedPod | None:

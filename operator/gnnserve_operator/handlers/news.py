@@ -14,17 +14,10 @@ from gnnserve_operator.desired.metadata import queue_labels
 from gnnserve_operator.handlers.index import Index, IndexedObject, service_of
 from gnnserve_operator.kinds import (
     CLAIM,
-    CONFIG_MAP,
     DEPLOYMENT,
-    DISRUPTION_BUDGET,
     JOB,
-    NETWORK_POLICY,
     POD,
     RECONCILED,
-    ROLE,
-    ROLE_BINDING,
-    SERVICE,
-    SERVICE_ACCOUNT,
     Manifest,
     Raw,
     ResourceKind,
@@ -38,24 +31,13 @@ OnChange = Callable[[ServiceKey], None]
 _RECONCILED_NAMES = frozenset(kind.name for kind in RECONCILED)
 
 
-def _nothing(_: Raw) -> None:
-    return None
-
-
 READ_OF_STATUS: Mapping[ResourceKind, Callable[[Raw], object]] = {
     POD: observed_pod,
     DEPLOYMENT: observed_deployment,
     JOB: observed_job,
     CLAIM: observed_claim,
-    CONFIG_MAP: _nothing,
-    SERVICE: _nothing,
-    SERVICE_ACCOUNT: _nothing,
-    NETWORK_POLICY: _nothing,
-    DISRUPTION_BUDGET: _nothing,
-    ROLE: _nothing,
-    ROLE_BINDING: _nothing,
 }
-"""Decisions read a child's status by these functions alone."""
+"""Decisions read a child's status by these functions alone, and nothing of the status of other kinds."""
 _READ_BY_NAME = {kind.name: read for kind, read in READ_OF_STATUS.items()}
 
 
@@ -63,8 +45,8 @@ def is_news(before: Raw, now: Raw) -> bool:
     """Whether a decision may differ by what has changed of an object, less the status of a GNNService or a pool."""
     if now["kind"] in _RECONCILED_NAMES:
         return has_moved_on(now, before) or queue_labels(now) != queue_labels(before)
-    read = _READ_BY_NAME[now["kind"]]
-    return content_of(before) != content_of(now) or read(before) != read(now)
+    read = _READ_BY_NAME.get(now["kind"])
+    return content_of(before) != content_of(now) or (read is not None and read(before) != read(now))
 
 
 @dataclass(frozen=True, slots=True)
