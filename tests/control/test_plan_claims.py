@@ -9,6 +9,7 @@ from tests.support.operator.observed import UID, Namespace, make_service
 
 from gnnserve_operator.decide.repository import RepositoryDecision, decide_mounted, decide_repository, is_of_lost_claim
 from gnnserve_operator.desired.deployment import MountedClaim
+from gnnserve_operator.desired.metadata import CLAIM_ANNOTATION
 from gnnserve_operator.observed import ObservedClaim, ObservedDeployment, ObservedJob, ObservedState
 
 
@@ -66,6 +67,15 @@ def test_workers_leave_a_claim_that_is_lost_for_the_one_that_took_its_place() ->
     assert template["spec"] == before["spec"]
     namespace.settle()
     assert namespace.get("Deployment")["spec"]["template"] == template
+
+
+def test_what_a_table_of_an_older_operator_tells_of_lies_in_the_oldest_claim() -> None:
+    namespace = serving()
+    namespace.objects.pop(("Job", *namespace.jobs()))
+    namespace.get("ConfigMap")["metadata"]["annotations"].pop(CLAIM_ANNOTATION)
+    namespace.settle()
+    claim = namespace.get("PersistentVolumeClaim")["metadata"]["uid"]
+    assert namespace.get("ConfigMap")["metadata"]["annotations"][CLAIM_ANNOTATION] == claim
 
 
 def test_the_template_of_workers_stays_as_it_is_while_nobody_tells_of_their_claim() -> None:

@@ -90,6 +90,17 @@ def test_a_failed_job_is_the_record_and_is_not_tried_again() -> None:
     assert namespace.events == [("Normal", "GenerationStarted"), ("Warning", "GenerationFailed")]
 
 
+def test_a_failed_job_is_the_record_while_its_service_is_suspended_and_afterwards() -> None:
+    namespace = begun()
+    namespace.fail_job(2, "spec.graph.source.npz.uri: /data/a.npz does not exist", "PodFailurePolicy")
+    jobs = namespace.jobs()
+    for suspend in (True, None):
+        namespace.edit(suspend=suspend)
+        namespace.settle()
+        assert namespace.jobs() == jobs
+    assert namespace.reason() == "False GenerationFailed"
+
+
 def test_a_failure_leaves_the_old_revision_answering() -> None:
     namespace = serving()
     table = namespace.table()

@@ -365,11 +365,21 @@ def test_a_pool_may_have_its_claim_deleted_with_it(scene: Scene) -> None:
     assert all(found["reason"] != "RepositoryRetained" for found in scene.of_kind("Event").values())
 
 
+def test_a_pool_tells_that_the_claim_which_it_names_is_missing(scene: Scene) -> None:
+    scene.add_pool(repository={"claimName": "models"})
+    scene.settle()
+    status, reason, message = scene.condition("shared", "RepositoryKept", "GNNWorkerPool")
+    assert (status, reason) == ("False", "VolumeClaimMissing")
+    assert message.startswith("PersistentVolumeClaim models")
+
+
 def test_a_pool_tells_that_its_claim_goes_and_how_to_keep_the_files(scene: Scene) -> None:
     scene.add_pool()
     scene.add("reviews")
     scene.settle()
-    assert scene.condition("shared", "RepositoryKept", "GNNWorkerPool")[:2] == ("True", "RepositoryKept")
+    status, reason, message = scene.condition("shared", "RepositoryKept", "GNNWorkerPool")
+    assert (status, reason) == ("True", "RepositoryKept")
+    assert message == "PersistentVolumeClaim shared-pool-repository is there, and not being deleted."
     claim, protected = ("PersistentVolumeClaim", "shared-pool-repository"), {"finalizers": [CLAIM_PROTECTION]}
     scene.cluster.replace(*claim, lambda found: found["metadata"].update(protected))
     scene.cluster.delete(*claim)

@@ -142,6 +142,23 @@ def test_an_objective_that_nobody_meets_is_said_and_not_scaled() -> None:
     assert "1 ms" in verdict.message
 
 
+def test_the_variant_that_answers_one_node_soonest_comes_nearest_to_an_objective_that_nobody_meets() -> None:
+    alone, together = (
+        VariantRoute(name, loss, cost, cost)
+        for name, loss, cost in (("alone", 1.0, AffineCost(1.0, 1.0)), ("together", 0.0, AffineCost(1.8, 0.5)))
+    )
+    assert Ticks(make_spec(latency_ms=1.5), candidates=(together, alone)).run([5]) == ["alone"]
+
+
+def test_time_that_other_services_have_of_a_worker_carries_no_load() -> None:
+    batches = BatchSums(100, 5000, 2.0, 5e5, 120.0)
+    alone, beside = (
+        Ticks(workers=2).tick(Signals(1.0, {"x1": of}, newest_s=15)).capacity_seeds_per_s["x4"]
+        for of in (batches, replace(batches, wait_seconds=6.0))
+    )
+    assert beside == pytest.approx(alone / 4)
+
+
 def test_faster_at_once_however_far() -> None:
     assert Ticks().run([100, edge("x4") + 1]) == ["x1", "x8"]
 

@@ -282,3 +282,8 @@ def test_an_answer_that_is_none_says_what_came(answer: bytes, words: str) -> Non
     said = parse_answer(answer)
     assert isinstance(said, Silence)
     assert (said.reason, words in said.message) == (Reason.INVALID, True), said.message
+
+
+def test_each_sum_over_batches_is_added_and_weighted() -> None:
+    primes, twice = BatchSums(2, 3, 5, 7, 11, 13), BatchSums(4, 6, 10, 14, 22, 26)
+    assert (primes + primes, primes * 2) == (twice, twice)
