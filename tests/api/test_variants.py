@@ -6,6 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.generated.capabilities import SETUPS, Setup, merged
+from gnnserve_api.spec.model import Batches, Model, Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, check_factors, columns_of, projected_name, variant_name
 
@@ -119,3 +121,13 @@ def test_fanouts_that_are_not_smaller_are_refused(fanouts: Any, model: dict[str,
 
 def test_any_fanouts_are_smaller_than_full_neighbourhoods() -> None:
     assert spec_of({"fanouts": [[200, 5]]}, {"fanouts": [-1, -1]}).variants.fanouts == ((200, 5),)
+
+
+@pytest.mark.parametrize(
+    "field", [{"batches": each} for each in Batches] + [{"scope": each} for each in Scope], ids=str
+)
+@pytest.mark.parametrize("setup", [one for one in SETUPS if "LightGCN" not in one.name], ids=lambda one: one.name)
+def test_a_one_row_network_is_trained_beside_any_model(setup: Setup, field: dict[str, Any]) -> None:
+    model = merged({"model": {"training": field}}, setup.spec)["model"]
+    for hops in range(5):
+        assert Model.model_validate(model).one_row(hops).hops == hops

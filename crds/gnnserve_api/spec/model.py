@@ -462,8 +462,9 @@ class Model(ApiModel):
         )
 
     def one_row(self, hops: int) -> Model:
-        """The model of the one-row variant that is trained beside this one, with steps of its own size."""
-        training = self.training.model_copy(update={"learning_rate": None})
+        """The model of the one-row variant that is trained beside this one, with steps of its own size. Its batches
+        have no neighbours to sample."""
+        training = self.training.model_copy(update={"learning_rate": None, "batches": Batches.AUTO})
         return Model(
             architecture=Architecture.SIGN, hidden=self.hidden, hops=hops, fanouts=_ONE_ROW_LAYERS, training=training
         )

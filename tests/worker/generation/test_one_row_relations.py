@@ -102,7 +102,7 @@ def classes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     variants = {"oneRow": BOTH, "storage": ["float32", "int8"], "cascades": cascades}
     _, service, _ = described(folder, request.param, variants)
     spec = service.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    spec["model"]["training"]["epochs"] = 3
+    spec["model"]["training"] |= {"epochs": 3, "batches": "Sampled"}
     spec["updates"] = UPDATES
     return living(GNNService.model_validate({**service.model_dump(by_alias=True), "spec": spec}), folder)
 
