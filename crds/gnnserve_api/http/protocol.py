@@ -313,8 +313,8 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     types: Annotated[
         tuple[NodeTypeAnswer, ...] | UnsetType,
         Meta(
-            description="Types of nodes, the one that is classified first; absent where nodes are of one type. `nodes` "
-            "and `nodeIds` are of the first."
+            description="Types of nodes, the one that is classified first; absent where nodes are of one type. "
+            "`nodes` and `nodeIds` are of the first, or of all where links are scored."
         ),
     ] = UNSET
     relations: Annotated[

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from gnnserve_api.files.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames
 from gnnserve_worker.asking.described_types import (
-    TYPES_IN_ORDER,
     TYPES_IN_TEXTS,
     WITHOUT_TYPES,
     DescribedTypes,
     TypesByName,
+    TypesInOrder,
 )
 from gnnserve_worker.asking.naming import NodeNaming, TargetNaming, TextsWithTypesNaming, naming_of
 from gnnserve_worker.asking.type_ids import LivingNames, QualifiedIds, TargetIds
@@ -98,9 +98,8 @@ def _in_several_types(nodes: int, graph: GraphTypes, ids: QualifiedIds) -> Calle
     assert graph.names is not None  # noqa: S101  (nodes of several types in one numbering have texts)
     living = [one for one in graph.ids.values() if isinstance(one, LivingIds)]
     names = LivingNames(graph.names, graph.types, ids, living) if living else graph.names
-    return CalledNodes(
-        TextsWithTypesNaming(names, nodes), ids, TYPES_IN_ORDER, lambda: sum(map(ids.nodes_of, graph.types.types))
-    )
+    naming, described = TextsWithTypesNaming(names, nodes), TypesInOrder(graph.types.types)
+    return CalledNodes(naming, ids, described, lambda: sum(map(ids.nodes_of, graph.types.types)))
 
 
 _ALL_NODES: Mapping[SchemaNames, Callable[[int, GraphTypes, QualifiedIds], CalledNodes]] = {

@@ -28,7 +28,7 @@ _FIELDS = ("start", "count", "contains")
 class DescribedTypes(Protocol):
     @property
     def types(self) -> tuple[TypeManifest, ...]:
-        """Types that answers tell; empty: nodes are called without, or by texts that name them."""
+        """Types that answers tell; empty: nodes are of one, or called by texts that name the only one."""
         ...  # pragma: no cover
 
     @property
@@ -84,9 +84,22 @@ class _TypesInTexts(_WithoutTypes):
     no_overlay = overlay_schemas.FOLDED
 
 
-class _TypesInOrder(_TypesInTexts):
+@dataclass(frozen=True, slots=True)
+class TypesInOrder:
+    """Nodes of all types are in one numbering, called by texts that name the type. Those of one type come behind those
+    of another, without the room between them."""
+
+    types: tuple[TypeManifest, ...]
+
+    fields = _FIELDS
+    hint = BRING_IT
+    no_overlay = overlay_schemas.FOLDED
+
     def lists(self, schema: GraphSchema, lists_by_relation: ListsByRelation, neighbours_of: NeighboursOf) -> NodeLists:
         return RelationLists(schema.relations, lists_by_relation)
+
+    def bare_relations(self, schema: GraphSchema) -> tuple[RelationManifest, ...]:
+        return ()
 
     def page(
         self, naming: NodeNaming, ids: QualifiedIds, nodes: int, kind: TypeManifest | None, start: int, count: int
@@ -128,6 +141,4 @@ class TypesByName:
 
 WITHOUT_TYPES: DescribedTypes = _WithoutTypes()
 TYPES_IN_TEXTS: DescribedTypes = _TypesInTexts()
-"""Nodes of all types are in one numbering, called by texts that name the type."""
-TYPES_IN_ORDER: DescribedTypes = _TypesInOrder()
-"""The same in a graph that has types: those of one come behind those of another, without the room between them."""
+"""Nodes of one type without a name are called by texts that name it."""

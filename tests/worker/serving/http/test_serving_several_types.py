@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.generation.recommended_links import of_users, published
+from tests.support.graphs.several_types import shop
 from tests.support.serving.serving import CLASSES, Client, FakeWorker, running, service
 from tests.support.serving.typed_worker import PAPERS, TypedWorker
 
@@ -205,6 +208,23 @@ def test_nodes_of_each_type_and_the_types_are_listed() -> None:
         ]  # fmt: skip
 
     on_worker(scenario, by_position())
+
+
+def test_links_over_types_tell_types_and_relations_as_classes_do(tmp_path: Path) -> None:
+    revision = published(tmp_path, of_users(tmp_path)).served()
+
+    async def scenario() -> None:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(revision)
+            told = (await client.http.get("/v1/variants")).json()
+        types = {kind["name"]: kind["nodes"] for kind in told["types"]}
+        assert types == {name: int(one["num_nodes"]) for name, one in shop().nodes.items()}
+        assert sum(types.values()) == told["nodes"]
+        asked = {(one["source"], one["name"], one["target"]) for one in told["relations"] if one["reverseOf"] is None}
+        assert ("user", "buys", "item") in asked
+        assert "edgeFeatures" not in told
+
+    asyncio.run(scenario())
 
 
 def test_a_graph_of_one_type_says_nothing_of_types() -> None:
