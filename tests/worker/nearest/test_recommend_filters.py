@@ -201,6 +201,36 @@ def test_filters_that_are_wrong_are_refused_by_sentences_that_name_them(shop: Sh
         assert words in told["message"], (filter_, told)
 
 
+OF_NO_COLUMN = [
+    {"below": "cheap"}, {"equals": "red"}, {"oneOf": ["red", "blue"]}, {"between": ["a", "b"]}, {"less": 5}, {}, "red",
+    20, [20], None, {"equals": 5, "oneOf": [6]}, {"between": [3, 1]}, {"below": True},
+]  # fmt: skip
+"""What may be said of a column, all wrong."""
+
+
+@pytest.mark.parametrize("where", ["body", "parameter"])
+def test_a_column_that_is_no_feature_is_told_before_what_is_said_of_it(shop: Shop, where: str) -> None:
+    """As of texts of the source, which are no features: another value than a text would not be right either."""
+    filters = [{"labels": {"below": 1}, "colour": said} for said in OF_NO_COLUMN]
+    served, node = loaded(shop.repository), {"name": "node", "datatype": "INT64", "shape": [1], "data": [1]}
+
+    async def scenario() -> None:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(served)
+            path = f"/v2/models/{client.model.service}.recommend/infer"
+            for one in filters:
+                if where == "body":
+                    told = (await client.http.post("/v1/recommend", json={"node": 1, "filter": one})).json()["error"]
+                    assert (told["code"], told["field"]) == ("UnknownColumn", "filter.colour"), one
+                    message = told["message"]
+                else:
+                    body = {"inputs": [node], "parameters": {"filter": json.dumps(one)}}
+                    message = (await client.http.post(path, json=body)).json()["error"]
+                assert '"colour" is no feature of nodes; features are price, brand, labels, vector[0], in' in message
+
+    asyncio.run(scenario())
+
+
 NOT_JSON = [
     ('{"price": {"below": NaN}}', "filter", 'not JSON: "{'),
     ('{"price": {"below": 1e999}}', "filter.price.below", "the number is out of range"),
@@ -320,6 +350,14 @@ def test_columns_of_a_type_are_read_from_the_source_also_where_the_model_reads_n
         body,
         {**body, "node": "user/3", "filter": {"9": {"above": 0}}},
     )
+    served = served_revision(load_revision(repository, manifest.revision))
+    of_none, of_other = ask(served, *({**body, "filter": {name: {"equals": "red"}}} for name in ("colour", "3")))
+    assert of_none.json()["error"]["code"] == "UnknownColumn"
+    assert (
+        '"colour" is no feature of nodes of type user or item; of user, features are'
+        in (of_none.json()["error"]["message"])
+    )
+    assert of_other.json()["error"]["code"] == "InvalidType", "users have it"
     wanted = {f"user/{place}" for place in np.flatnonzero(kind.features[:, 1] > 0)}
     assert {item["id"] for item in users.json()["items"]} == wanted
     assert '"9" is no feature of nodes of type item' in items.json()["error"]["message"]

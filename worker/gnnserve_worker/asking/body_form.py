@@ -22,7 +22,7 @@ from gnnserve_worker.asking.served_graph import ServedGraph
 
 FIELDS = ("objective", "strict", "return", "overlay", *(wish.member for wish in WISHES))
 """Fields of a request whatever the task is, as clients write them; those of its items stand before them."""
-_LARGEST_SEARCHED_BYTES = 1024 * 1024
+LARGEST_SEARCHED_BYTES = 1024 * 1024
 """Bodies up to here are searched for the value that is wrong: a few milliseconds at most."""
 _LONGEST_SHOWN_BYTES = 4096
 """Lists and objects up to here are shown without their blanks."""
@@ -211,7 +211,7 @@ def _look_at(body: bytes, path: str, form: BodyForm) -> tuple[str, str]:
     msgspec may have refused the first.
     """
     unnamed = path.replace(_UNNAMED, "") or "body"
-    if len(body) > _LARGEST_SEARCHED_BYTES:
+    if len(body) > LARGEST_SEARCHED_BYTES:
         return unnamed, ""
     where, value = "", Raw(body)
     try:

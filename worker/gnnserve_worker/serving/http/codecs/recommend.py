@@ -29,6 +29,7 @@ from gnnserve_worker.serving.http.codecs.recommending.filters import (
     FILTER_REMEDIES,
     check_size,
     read_filter,
+    telling_columns,
 )
 from gnnserve_worker.serving.http.codecs.recommending.found import recommend
 from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer, Question
@@ -87,10 +88,12 @@ class RecommendCodec:
             check_size(body)
         elif len(body) > LARGE_BYTES:
             check_values(body, revision, max_nodes, limits, may_bring=True)
-        request: RecommendRequest[Any] = decode_body(_DECODERS[revision.graph.naming.form], body, revision, _FORM)
+        request: RecommendRequest[Any]
+        with telling_columns(body, revision):
+            request = decode_body(_DECODERS[revision.graph.naming.form], body, revision, _FORM)
+            filter_ = read_filter(request.filter, revision.graph.naming)
         check_count(request.count, "count")
         wishes = wishes_of_body((request.objective, request.strict, request.seed, None, request.min_offset, None, None))
-        filter_ = read_filter(request.filter, revision.graph.naming)
         search = NodeSearch(
             request.node, wishes, request.count, request.type, request.exclude, filter_, request.overlay
         )

@@ -3,7 +3,8 @@ conditions on columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from gnnserve_api import decoding
 from gnnserve_api.http.recommend import ColumnCondition, Filter
-from gnnserve_worker.asking.body_form import BodyForm, decode_body
+from gnnserve_worker.asking.body_form import LARGEST_SEARCHED_BYTES, UNREADABLE, BodyForm, decode_body
 from gnnserve_worker.asking.naming import IdForm, NodeNaming
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, shown_value
 from gnnserve_worker.graph.feature_columns import FeatureColumns
@@ -51,7 +52,13 @@ class _FilterBody(msgspec.Struct):
     filter: Filter
 
 
-_filtered = decoding.decoder(_FilterBody)
+class _MembersBody(msgspec.Struct):
+    filter: dict[str, msgspec.Raw]
+
+
+_filtered, _membered = decoding.decoder(_FilterBody), decoding.decoder(_MembersBody)
+_LISTS = ("labels", "nodes")
+"""Members of a filter that are no columns, where they are lists."""
 _TEXT_FORM = BodyForm(
     {"": ("filter",), **FILTER_MEMBERS}, frozenset(), FILTER_REMEDIES, lambda _: '{"price": {"below": 20}}',
     entries=FILTER_ENTRIES,
@@ -109,9 +116,14 @@ def _too_many(where: str, count: int, over: str = "") -> RequestError:
     )  # fmt: skip
 
 
+def body_of(text: str) -> bytes:
+    """A body that has the filter in a text, which may be no JSON."""
+    return b'{"filter":%b}' % text.encode()
+
+
 def read_filter_text(text: str, revision: ServedRevision) -> dict[str, Any]:
     """A filter that stands as JSON in a text. Raises RequestError."""
-    body = b'{"filter":%b}' % text.encode()
+    body = body_of(text)
     check_size(body)
     try:
         filtered: _FilterBody = decode_body(_filtered, body, revision, _TEXT_FORM)
@@ -177,13 +189,54 @@ def _feature_of(name: str, columns: FeatureColumns, type_: str) -> int:
         raise RequestError(
             ErrorCode.INVALID_VALUE, where, f"the column has lists of {place[1]} numbers", f"name one, as {name}[0]"
         )
-    list_name, _, rest = name.rpartition("[")
-    number, listed = rest.removesuffix("]"), columns.place(list_name) if list_name else None
-    if listed is not None and number.isdecimal() and rest.endswith("]") and int(number) < listed[1]:
-        return listed[0] + int(number)
+    if (listed := _listed_feature(name, columns)) is not None:
+        return listed
     raise RequestError(
         ErrorCode.UNKNOWN_COLUMN, where, f"{shown_value(name)} is no feature of nodes{of_type}", _known_words(columns)
     )
+
+
+def _listed_feature(name: str, columns: FeatureColumns) -> int | None:
+    """The feature of a number in a column that has lists, `vector[3]`; None: there is none."""
+    list_name, _, rest = name.rpartition("[")
+    number, listed = rest.removesuffix("]"), columns.place(list_name) if list_name else None
+    if listed is None or not number.isdecimal() or not rest.endswith("]") or int(number) >= listed[1]:
+        return None
+    return listed[0] + int(number)
+
+
+@contextmanager
+def telling_columns(body: bytes, revision: ServedRevision) -> Iterator[None]:
+    """Tell of a column that the filter of a body names and no index has, before what is wrong with its condition: a
+    column of texts, which is no feature, is not to be compared with a number either."""
+    try:
+        yield
+    except RequestError as error:
+        if error.where.startswith("filter.") and len(body) <= LARGEST_SEARCHED_BYTES:
+            for name in _named_columns(body):
+                _check_known(name, revision)
+        raise
+
+
+def _named_columns(body: bytes) -> list[str]:
+    """Columns that the filter of a body names, whatever it says of them."""
+    try:
+        given = _membered.decode(body).filter
+    except UNREADABLE:
+        return []
+    return [name for name, value in given.items() if name not in _LISTS or not bytes(value).lstrip().startswith(b"[")]
+
+
+def _check_known(name: str, revision: ServedRevision) -> None:
+    """Raises RequestError where indexes have columns, and none has this one."""
+    kept = [(held.part.type, held.columns.columns) for held in revision.compute.indexes if held.columns is not None]
+    if not kept or any(one.place(name) is not None or _listed_feature(name, one) is not None for _, one in kept):
+        return
+    types = " or ".join(type_ for type_, _ in kept)
+    known = "; ".join(f"{f'of {type_}, ' * (len(kept) > 1)}{_known_words(one)}" for type_, one in kept)
+    of_types = f" of type {types}" if types else ""
+    problem = f"{shown_value(name)} is no feature of nodes{of_types}"
+    raise RequestError(ErrorCode.UNKNOWN_COLUMN, f"filter.{cut(name)}", problem, known)
 
 
 def _known_words(columns: FeatureColumns) -> str:

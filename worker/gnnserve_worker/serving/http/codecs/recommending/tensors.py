@@ -19,7 +19,13 @@ from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, RequestErr
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, Elements, GivenTensor, TensorKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.recommending.asked import NodeSearch, ask_of, check_count
-from gnnserve_worker.serving.http.codecs.recommending.filters import NodeFilter, read_filter, read_filter_text
+from gnnserve_worker.serving.http.codecs.recommending.filters import (
+    NodeFilter,
+    body_of,
+    read_filter,
+    read_filter_text,
+    telling_columns,
+)
 from gnnserve_worker.serving.http.tensors.asking import EDGE_FIELDS, arrange_of, as_list, joining
 from gnnserve_worker.serving.http.tensors.request import AnswerForm, InferBody
 from gnnserve_worker.serving.http.tensors.served import JOINING, OVERLAY
@@ -152,7 +158,8 @@ def recommend_ask(
 
 def _read_parameter(text: str, revision: ServedRevision) -> NodeFilter:
     try:
-        return read_filter(read_filter_text(text, revision), revision.graph.naming) or NodeFilter()
+        with telling_columns(body_of(text), revision):
+            return read_filter(read_filter_text(text, revision), revision.graph.naming) or NodeFilter()
     except RequestError as error:
         raise RequestError(error.code, f"parameters.{error.where}", error.problem, error.remedy) from None
 
