@@ -24,13 +24,21 @@ from tests.support.programs.programs import export_over_graph
 
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.generated.capabilities import SETUPS, Setup, merged
+from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.layers import layers_manifest
+from gnnserve_api.spec.model import Model
+from gnnserve_worker.generation.layer_modules import LayersModule, canonical
+from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Graph, GraphData
+from gnnserve_worker.layers.shapes import columns_of
 
 NODES, COLUMNS, CLASSES, ROWS = 60, 8, 2, 64
 """Two classes, which thresholds tell apart, and rows of programs as wide as the page has them."""
 _SHOP_NODES = 40
 MOST_NEIGHBOURS = 5
 _DECODER = "decoder.safetensors"
+_LAYERS = [{"conv": "GraphSAGE", "width": HIDDEN, "norm": "Batch", "activation": "Elu"}, {"conv": "GraphSAGE"}]
+"""Two convolutions with a norm and ELU between, as no architecture has them."""
 _LAYERED = {"graph": {"normalization": "Disabled"}, "model": {"hidden": HIDDEN, "training": {"epochs": 2}}}
 
 
@@ -157,21 +165,26 @@ def _write_decoder(folder: Path, dimensions: int) -> None:
     save_file(to_tensors(module), folder / _DECODER)
 
 
-class _Listed(torch.nn.Module):
-    """Two convolutions with a norm and ELU between, as no architecture has them."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        import torch_geometric.nn as pyg
-
-        torch.manual_seed(6)
-        self.conv1, self.conv2 = pyg.SAGEConv(COLUMNS, HIDDEN), pyg.SAGEConv(HIDDEN, outputs)
-        self.norm = torch.nn.BatchNorm1d(HIDDEN)
-
-
 def _write_listed(folder: Path, outputs: int) -> None:
     _write_one_type(folder, outputs)
-    save_file(to_tensors(_Listed(outputs)), folder / "weights.safetensors")
+    _write_weights_of_layers(folder, _one_type(), outputs)
+
+
+def _write_listed_shop(folder: Path, *, learns_labels: bool) -> None:
+    """`learns_labels`: the type that has labels comes first then."""
+    source = GraphSource(typed=typed_source(write_folder(folder / "shop", _shop())))
+    data = load_source(source, Path("unused"), learns_labels=learns_labels)
+    _write_weights_of_layers(folder, data, CLASSES)
+    _write_decoder(folder, CLASSES)
+
+
+def _write_weights_of_layers(folder: Path, data: GraphData, outputs: int) -> None:
+    model, columns = Model.model_validate({"layers": _LAYERS}), columns_of(data.schema)
+    layers = layers_manifest(
+        data.schema, columns[0], outputs, (), model.layers or (), model.jumping_knowledge, (), head_reads_input=False
+    )
+    torch.manual_seed(6)
+    save_file(canonical(LayersModule(layers, data.schema, columns)), folder / "weights.safetensors")
 
 
 class _Encoder(torch.nn.Module):
@@ -205,15 +218,7 @@ _LINKS = {"task": {"links": {"dimensions": HIDDEN}}}
 _BUYS = {"task": {"links": {"dimensions": CLASSES, "relation": "buys"}}}
 _BRIEF = {"model": {"training": {"epochs": 2, "batchSize": 32}}}
 _PROGRAM = {"model": {"program": {"scores": {"columns": CLASSES}}, "training": {"epochs": 2}}}
-_LISTED = {
-    "graph": {"normalization": "Disabled"},
-    "model": {
-        "layers": [
-            {"conv": "GraphSAGE", "width": HIDDEN, "norm": "Batch", "activation": "Elu"}, {"conv": "GraphSAGE"},
-        ],
-        "training": {"epochs": 2},
-    },
-}  # fmt: skip
+_LISTED = {"graph": {"normalization": "Disabled"}, "model": {"layers": _LAYERS, "training": {"epochs": 2}}}
 _USERS_AND_ITEMS = ("user", "item")
 _FILES: Mapping[str, tuple[Callable[[Path], object], Mapping[str, Any], tuple[str, str]]] = {
     "classes, one type": (_write_one_type, _LAYERED, ("", "")),
@@ -224,7 +229,17 @@ _FILES: Mapping[str, tuple[Callable[[Path], object], Mapping[str, Any], tuple[st
     "classes by a program": (partial(_write_program, expects_rows=False), _PROGRAM, ("", "")),
     "links by a program": (partial(_write_program, expects_rows=True), _PROGRAM, ("", "")),
     "classes by listed layers": (partial(_write_listed, outputs=CLASSES), _LISTED, ("", "")),
+    "classes by listed layers, several types": (
+        partial(_write_listed_shop, learns_labels=True),
+        _LISTED,
+        ("user", "user"),
+    ),
     "links by listed layers": (partial(_write_listed, outputs=HIDDEN), merged(_LISTED, _LINKS), ("", "")),
+    "links by listed layers, several types": (
+        partial(_write_listed_shop, learns_labels=False),
+        merged(_LISTED, _BUYS),
+        _USERS_AND_ITEMS,
+    ),
 }
 """Files, fields and types of each column. One that the page gets is described here, too."""
 COLUMNS_OF_PAGE: Mapping[str, Column] = {

@@ -187,12 +187,6 @@ BREAKS_RULE = {
     },
     "variants.channels must not be given with one of model.layers alone, which has no hidden channels without before "
     "and head": {**_of_layers(_SAGE), "variants": {"channels": [{"factor": 2}]}},
-    "columnFactor of variants.channels must be left out with model.layers over graph.source.typed, which read all "
-    "columns": {
-        **_of_layers(_SAGE, _SAGE),
-        **TYPED,
-        "variants": {"channels": [{"factor": 2, "columnFactor": 4}]},
-    },
     "variants.stored and channels must be left out with model.program, which is computed as a whole: storage, fanouts, "
     "oneRow, cascades and search are there": {
         **MINIMAL,

@@ -196,8 +196,8 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """Original column ids, for features: column j of the table is `source_columns[j]` of the source. None: as the
     ranking has them."""
     made_by: str = ""
-    """What the keys of the weights that a projected table was made by begin with, in `RowSource.tensors`. Empty: they
-    are the model's."""
+    """What the keys of the weights that a projected table was made by begin with, in `RowSource.tensors`, or those of
+    the columns of each type that a table of features has. Empty: they are the model's, or it has all columns."""
     by_relation: RelationRowPlaces | UnsetType = msgspec.field(default=UNSET, name="typed")
     """Absent: it has a row for each node."""
     types: int | UnsetType = UNSET

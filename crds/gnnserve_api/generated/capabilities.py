@@ -66,7 +66,6 @@ _PROGRAM: _Parts = {
 
 _LISTED: _Parts = {
     "model": {
-        "checkpoint": {"uri": "weights.safetensors"},
         "layers": [
             {"conv": "GraphSAGE", "width": 16, "norm": "Batch", "activation": "Elu"}, {"conv": "GraphSAGE"},
         ],
@@ -94,7 +93,9 @@ SETUPS = (
     Setup("classes by a program", merged(_ONE_TYPE, _PROGRAM)),
     Setup("links by a program", merged(_ONE_TYPE, _LINKS, _PROGRAM)),
     Setup("classes by listed layers", merged(_ONE_TYPE, _LISTED)),
+    Setup("classes by listed layers, several types", merged(_SEVERAL, _LISTED)),
     Setup("links by listed layers", merged(_ONE_TYPE, _LINKS, _LISTED)),
+    Setup("links by listed layers, several types", merged(_SEVERAL, _LINKS, _LISTED)),
 )
 _UPDATES: _Parts = {"updates": {"log": {"sqlite": {}}}}
 _FOLLOWED: _Parts = {"variants": {"stored": [1, 2], "storedFollowChanges": True}}

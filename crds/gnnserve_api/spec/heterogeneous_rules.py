@@ -75,6 +75,11 @@ def reads_products(spec: _Spec) -> bool:
     return spec.graph.source.kind.reads_products(spec.model)
 
 
+def reads_relations(spec: _Spec) -> bool:
+    """Whether networks read the lists of each of several relations: by products of it, or by layers that are listed."""
+    return reads_products(spec) or (spec.model.layers is not None and spec.graph.source.kind is SEVERAL_TYPES)
+
+
 def keeps_types_of_rows(spec: _Spec) -> bool:
     """Whether embeddings that are learnt of nodes are stored over the relations of the graph, so that they follow its
     changes."""

@@ -84,8 +84,6 @@ def _variants_of_listed(spec: _Spec) -> Variants:
 
 def _whole_rows_of_listed(spec: _Spec) -> str:
     """As of `_whole_rows_of_products`."""
-    if spec.graph.source.typed is not None:
-        return "model.layers over graph.source.typed read all columns of a row"
     return _none_of_default_list(spec, {1, *spec.variants.pruning.factors}, "model.layers")
 
 

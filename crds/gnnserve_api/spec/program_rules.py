@@ -65,14 +65,6 @@ layers_have_hidden_channels = rule(
 )
 
 
-layers_over_types_keep_their_columns = rule(
-    "!has(self.model.layers) || !has(self.graph.source.typed) || !has(self.variants.channels) || "
-    "self.variants.channels.all(one, one.columnFactor == 1)",
-    "columnFactor of variants.channels must be left out with model.layers over graph.source.typed, which read all "
-    "columns",
-)
-
-
 programs_sample_by_hops = _rule_of_programs(
     "!has(self.variants.fanouts) || size(self.variants.fanouts) == 0 || "
     "(!self.model.program.readsDegrees && "

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from tests.support.changes.listed import (
     BOTH_WAYS,
     FOLLOWING,
@@ -26,6 +27,7 @@ from tests.support.changes.living import PlainGraph, ids_of
 from tests.support.programs.program_types_generated import GrownGraph, hetero_data
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.repository import PRODUCTS_SCHEMA_VERSION
 from gnnserve_api.limits import RefreshBudget
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.generation.layer_modules import GraphTensors
@@ -243,6 +245,36 @@ def test_layers_of_fewer_columns_follow_changes(tmp_path: Path, model: dict[str,
         expected = scene.module_scores(fewer, "x2")
         found = scene.served.compute.infer("x2", nodes.copy(), 0).scores
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
+
+
+def test_layers_of_fewer_columns_of_each_type_follow_changes(tmp_path: Path) -> None:
+    source = {"typed": {**hetero_data(tmp_path), "target": "user", "reverse": "Disabled"}}
+    variants = {
+        "storage": ["float32", "int8"], "pruning": {"factors": [1, 2]}, "channels": [{"factor": 2, "columnFactor": 2}],
+    }  # fmt: skip
+    scene, grown, draw = (
+        Scene(tmp_path, source, SEVERAL_TYPES, variants=variants), GrownGraph(), np.random.default_rng(1),
+    )  # fmt: skip
+    assert {one.name: one.columns for one in scene.manifest.variants} == {
+        "x1": 5, "x1-int8": 5, "x2": 2, "x2-int8": 2, "channels2-x2": 2, "channels2-x2-int8": 2,
+    }  # fmt: skip
+    assert scene.manifest.row_source is not None and scene.manifest.schema_version == PRODUCTS_SCHEMA_VERSION
+    (path,) = scene.repository.folder.glob(f"**/{scene.manifest.revision}/{scene.manifest.row_source.tensors}")
+    kept = [load_file(path)[f"features-x2.types.{kind}.columns"] for kind in range(2)]
+    assert [len(columns) for columns in kept] == [2, 1]
+    assert scene.manifest.ranking.columns[:2] == tuple(kept[0])
+    bodies = [grown.drawn_changes(draw) for _ in range(3)]
+    scene.apply([read_changes(json.dumps(body).encode(), b"application/json", scene.served)[1] for body in bodies])
+    users = [f"user/{node}" for node in grown.users]
+    nodes = np.array([scene.served.graph.naming.find_one(user, "nodes", "") for user in users])
+    whole = typed_tensors_of(grown, scene.living.graph.graph.schema)
+    features = [rows[:, columns] for rows, columns in zip(whole.features, kept, strict=True)]
+    for network in ("x2", "channels2-x2"):
+        expected = scene.module_scores(GraphTensors(features, whole.edges, whole.edge_columns), network)
+        for name, close in ((network, 1e-5), (f"{network}-int8", 0.2)):
+            found = scene.served.compute.infer(name, nodes.copy(), 0).scores
+            largest = float(np.abs(expected).max())
+            np.testing.assert_allclose(found, expected, rtol=0, atol=close * largest, err_msg=name)
 
 
 CHANNELS = {

@@ -137,6 +137,14 @@ def test_layers_over_fewer_columns_are_exported_as_they_answer(tmp_path: Path) -
     written(tmp_path / "made", loaded, "x2", [ExportFormat.ONNX])
 
 
+@pytest.mark.campaign
+def test_layers_over_fewer_columns_of_each_type_are_exported_as_they_answer(tmp_path: Path) -> None:
+    source = {"typed": {**hetero_data(tmp_path), "target": "user", "reverse": "Disabled"}}
+    variants = {"pruning": {"factors": [1, 2]}}
+    loaded = generated(tmp_path, source, SEVERAL_TYPES, variants=variants, normalization="Standardize")
+    written(tmp_path / "made", loaded, "x2", [ExportFormat.ONNX])
+
+
 def test_what_no_program_can_have_is_refused(tmp_path: Path) -> None:
     model = {"layers": [{**SAGE, "width": 4}, SAGE], "head": [{}], "fanouts": [-1, -1]}
     kept = {"cascades": [{"first": "projected", "then": "x1", "passOnPercents": [50]}], "stored": [1]}

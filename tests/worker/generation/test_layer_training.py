@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.support.generation.learning import labels_of
+from tests.support.models.random_layers import several_types
 
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.files.layers import (
@@ -72,7 +76,7 @@ def accuracy_of(tensors: Any, layers: LayersManifest, model: Model) -> float:
     module = LayersModule(layers, subject.schema, [4])
     load_canonical(module, tensors)
     blocks = trainee_of_layers(layers, model, subject, "x1", silent).blocks
-    scores = outputs_of(LearningLayers(module), blocks, SPLITS.test)
+    scores = outputs_of(LearningLayers(module, (0,)), blocks, SPLITS.test)
     return float((scores.argmax(axis=1) == LABELS[SPLITS.test]).mean())
 
 
@@ -109,3 +113,22 @@ def test_a_batch_may_be_one_node_without_neighbours() -> None:
     """Statistics of one row would be its own."""
     model = model_of(epochs=1, batches="Sampled", batchSize=1)
     assert all(np.isfinite(one).all() for one in trained(layers_of(), model).tensors.values())
+
+
+@pytest.mark.parametrize("batches", ["WholeGraph", "Sampled"])
+def test_outputs_of_several_types_are_those_of_each(batches: str) -> None:
+    """Seeds of two types stand in one order, whose rows stand type after type."""
+    graph = several_types(np.random.default_rng(0))
+    schema, count = graph.data.schema, len(graph.data.schema.relations)
+    convs = tuple(ConvolutionManifest(Convolution.GRAPH_SAGE, place, width=8) for place in range(count))
+    layers = LayersManifest((LayerManifest(convs),), head=(DenseManifest(3),))
+    subject = training_set(graph.data, labels_of(graph.data), 2, Scope.TRANSDUCTIVE, Normalization.DISABLED)
+    of_users_and_tags: Any = SimpleNamespace(answered_types=lambda _: (0, 2))
+    model = model_of(batches=batches).model_copy(update={"fanouts": (1000,)})
+    trainee = trainee_of_layers(layers, model, replace(subject, problem=of_users_and_tags), "x1", silent)
+    network: Any = trainee.draw(subject.problem.course(subject.visible, 0))
+    last, first = schema.types[0].nodes - 1, schema.first_nodes[2]
+    found = outputs_of(network, trainee.blocks, np.array([first + 3, 1, last, first, 0]))
+    of_users, of_tags = network.module.eval().scores_of(graph.tensors(torch.float32), (0, 2))
+    expected = torch.stack([of_tags[3], of_users[1], of_users[last], of_tags[0], of_users[0]]).detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))

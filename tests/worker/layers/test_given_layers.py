@@ -375,6 +375,16 @@ def test_other_weights_of_the_same_layers_stand_beside(given: Given) -> None:
         assert_close(given.scores(revision, name), over(FEATURES, EDGES)[0])
 
 
+def test_other_weights_stand_beside_layers_that_are_trained(given: Given) -> None:
+    learnt = {"checkpoint": None, "expected": None, "fanouts": [4, 4], "training": {"epochs": 2}}
+    checkpoint = {"uri": (given.folder / "model.safetensors").as_uri()}
+    expected = {"uri": (given.folder / "expected.npz").as_uri()}
+    variants = {"given": [{"name": "other", "checkpoint": checkpoint, "expected": expected}]}
+    revision = given.generate(model=learnt, variants=variants, normalization="Disabled")
+    assert [one.name for one in revision.variants] == ["x1", "other"]
+    assert revision.training is not None and [run.name for run in revision.training.runs] == ["x1"]
+
+
 def test_other_weights_of_other_layers_are_refused_by_their_name(given: Given) -> None:
     tensors = to_tensors(Net(3))
     tensors["lin.weight"] = tensors["lin.weight"][:, :-1].copy()

@@ -24,7 +24,14 @@ from gnnserve_api.files.layers import (
 )
 from gnnserve_api.files.programs import contract_problems
 from gnnserve_worker.layers.contract import program_of
-from gnnserve_worker.layers.shapes import inputs_of, needed_rows, output_columns, problems_of, reads_degrees
+from gnnserve_worker.layers.shapes import (
+    columns_of,
+    inputs_of,
+    needed_rows,
+    output_columns,
+    problems_of,
+    reads_degrees,
+)
 from gnnserve_worker.programs.numbering import relations_of
 
 GRAPH = one_type(np.random.default_rng(1))
@@ -155,6 +162,20 @@ def test_rows_that_no_layer_writes_are_missed() -> None:
     assert problem == (
         "layers[1].convs[0] GraphSAGE: it reads nodes of type 'item', of which there are no rows: they are features, "
         "or written by the layer before"
+    )
+
+
+def test_a_type_without_features_is_refused_with_what_to_do() -> None:
+    types = tuple(
+        msgspec.structs.replace(one, features=None if one.name == "item" else one.features)
+        for one in SEVERAL.data.schema.types
+    )
+    schema = msgspec.structs.replace(SEVERAL.data.schema, types=types)
+    layer = LayerManifest((between("rev_buys"), between("knows")))
+    (problem,) = problems_of(LayersManifest((layer,)), schema, columns_of(schema))
+    assert problem.endswith(
+        "; give such nodes features in the source (a column of ones, or embeddings), or let relations of the layer "
+        "leave out those that read them"
     )
 
 

@@ -11,6 +11,7 @@ import torch
 from msgspec import UNSET
 from safetensors.numpy import load_file
 from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.graphs.several_types import divided_shop, write_folder
 
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.generation.layer_modules import GraphTensors, LayersModule, load_canonical
@@ -124,3 +125,21 @@ def test_links_are_scored_by_rows_of_nodes_alone_and_by_fewer_columns(tmp_path: 
     largest = float(np.abs(rows["x1"]).max())
     np.testing.assert_allclose(rows["projected"], rows["x1"], rtol=0, atol=1e-5 * largest)
     assert rows["x4"].shape == rows["x1"].shape
+
+
+@pytest.mark.parametrize("decoder", ["Dot", "DistMult", "MLP"])
+def test_links_that_join_types_are_learnt_with_their_decoder(tmp_path: Path, decoder: str) -> None:
+    """What one network gives for both types is scored better than links that are none."""
+    parts = divided_shop()
+    parts.nodes["tag"]["features"] = np.ones((5, 1), np.float32)
+    source = write_folder(tmp_path / "shop", parts)
+    layers = [{"conv": "GraphSAGE", "width": 16, "activation": "Relu"}, {"conv": "GraphSAGE"}]
+    service = Trained(tmp_path).service(
+        model={"layers": layers, "jumpingKnowledge": "Last", "head": []}, training={"epochs": 20},
+        task={"links": {"dimensions": 8, "relation": "buys", "decoder": decoder}},
+    )  # fmt: skip
+    document = service.model_dump(by_alias=True, exclude_none=True)
+    document["spec"]["graph"]["source"] = {"typed": source}
+    revision = generate(type(service).model_validate(document), Repository(tmp_path / "links", "default", "tiny"))
+    (variant,) = revision.profile.variants
+    assert variant.test_figures is not None and variant.test_figures.roc_auc > 0.6

@@ -25,15 +25,16 @@ def columns_key(kind: int) -> str:
 
 def column_row_maker(
     table: Table, layout: np.ndarray, scalings: Sequence[Scaling], widths: Sequence[int],
-    tensors: Mapping[str, np.ndarray],
+    tensors: Mapping[str, np.ndarray], prefix: str = "",
 ) -> RowMaker:  # fmt: skip
     """`layout`: `pack_layout` of the graph. `scalings`, `widths`: of the features of each type, or of what stands in
-    their place. `tensors`: of the row source. KeyError and ValueError: something is missing, or does not fit."""
-    kept = [tensors[columns_key(kind)] for kind in range(len(widths))]
+    their place. `tensors`: of the row source, in which keys begin with `prefix`. KeyError and ValueError: something is
+    missing, or does not fit."""
+    kept = [tensors[prefix + columns_key(kind)] for kind in range(len(widths))]
     for kind, (columns, width) in enumerate(zip(kept, widths, strict=True)):
         if columns.dtype != np.int64 or columns.ndim != 1 or not np.isin(columns, np.arange(width)).all():
             found = f"{columns.dtype} {list(columns.shape)}"
-            raise ValueError(f"{columns_key(kind)} is {found}, expected int64 ids below {width}")
+            raise ValueError(f"{prefix}{columns_key(kind)} is {found}, expected int64 ids below {width}")
     maker = type_row_maker(table, layout, scalings, [len(columns) for columns in kept])
     made_of = tuple(
         ScaledColumns(scaling, columns, numbers=(kind,))

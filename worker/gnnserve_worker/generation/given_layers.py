@@ -49,19 +49,21 @@ def read_layers(wanted: RequestedRevision, graph: GraphData, problem: LearningPr
     spec, schema = wanted.spec, graph.schema
     model, columns = spec.model, columns_of(schema)
     layers = _manifest(model, schema, columns[0], spec.task.asked().outputs(len(graph.classes)))
-    if problems := problems_of(layers, schema, columns):
-        raise InputError(FIELD, "; ".join(problems), "correct the layers, or the graph that they are over")
-    program = program_of(layers, schema, columns, problem.answered_types(schema))
+    answered = problem.answered_types(schema)
+    found = [one for kind in answered for one in problems_of(layers, schema, columns, kind)]
+    if found:
+        raise InputError(FIELD, "; ".join(dict.fromkeys(found)), "correct the layers, or the graph that they are over")
+    program = program_of(layers, schema, columns, answered)
     if spec.task.asked().reads_pairs:  # of rows that the last product or layer gives
         program = msgspec.structs.replace(program, embeddings=None)
     without = GivenLayers(None, schema, DecoderTensors(FIELD, {}, "", "", ""))
     learnt = GivenProgram(Path(), program, "", fanouts=_fanouts(model, program), field=FIELD, layers=without)
     network = wanted_of(spec, _WantedLayers(layers, schema, tensor_shapes(layers, schema, columns)))
-    found, listed = list[GivenProgram](), [*_listed(wanted)]
+    programs, listed = list[GivenProgram](), [*_listed(wanted)]
     for done, one in enumerate(listed):
         wanted.progress(Progress("load checkpoint", done, len(listed)))
-        found.append(learnt if one.checkpoint is None else _with_checkpoint(one, learnt, network))
-    return tuple(found)
+        programs.append(learnt if one.checkpoint is None else _with_checkpoint(one, learnt, network))
+    return tuple(programs)
 
 
 @dataclass(frozen=True, slots=True)

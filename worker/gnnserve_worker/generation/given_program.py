@@ -41,6 +41,7 @@ from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder
 from gnnserve_api.spec.program import DecoderWeights, Program, ProgramFile
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.listed import MODEL
+from gnnserve_worker.generation.ranking import columns_by_type
 from gnnserve_worker.graph.sources.files import digest_of, pinned_digest, why_unreadable
 from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.programs.allowed import check_size, may_have_data_files
@@ -66,7 +67,8 @@ class GivenProgram:
     digest: str
     """Digest of all that it is made of: its file, its weights beside it, its contract there."""
     columns: tuple[int, ...] | None = None
-    """Columns of the features that it reads, in its order; None: all, in the order of the source."""
+    """Columns of the features that it reads, in its order, numbered over all types, type after type; None: all, in the
+    order of the source."""
     decoder: Path | None = None
     """File of the weights that pairs of its rows are scored by; None: there are none."""
     fanouts: tuple[int, ...] | None = None
@@ -320,8 +322,11 @@ def _check_columns(facts: ProgramFacts, given: GivenProgram, schema: GraphSchema
 
 
 def _of_nodes(given: GivenProgram, each: ProgramInput, schema: GraphSchema) -> tuple[str, int]:
-    found = schema.types[schema.place_of(each.type)].features or 0
-    return schema.names.nodes_of(each.type), found if given.columns is None else len(given.columns)
+    place, widths = schema.place_of(each.type), [kind.features or 0 for kind in schema.types]
+    found = widths[place]
+    if given.columns is not None:
+        found = len(columns_by_type(np.array(given.columns), widths)[place])
+    return schema.names.nodes_of(each.type), found
 
 
 def _of_edges(given: GivenProgram, each: ProgramInput, schema: GraphSchema) -> tuple[str, int]:

@@ -281,24 +281,35 @@ class LayersModule(nn.Module):
     def outputs(self, graph: GraphTensors) -> tuple[torch.Tensor, torch.Tensor]:
         """Scores, as of `forward`, and embeddings: what the head reads of the layers, or, without a head, the last
         layer."""
+        return self._finished(self._written(graph), graph, self.scored)
+
+    def scores_of(self, graph: GraphTensors, kinds: Sequence[int]) -> list[torch.Tensor]:
+        """Scores of all nodes of each of these types, float [nodes, outputs], where one head reads all of them."""
+        written = self._written(graph)
+        return [self._finished(written, graph, kind)[0] for kind in kinds]
+
+    def _written(self, graph: GraphTensors) -> list[States]:
+        """Rows before the first layer, and behind each."""
         inputs = {
             kind: self.before[str(kind)](rows) if str(kind) in self.before else rows
             for kind, rows in enumerate(graph.features)
             if rows.shape[1]
         }
-        states: States = inputs
-        before, found = states, []
+        written: list[States] = [inputs]
         for number, layer in enumerate(self.layers, 1):
-            before, states = states, layer(states, inputs, graph)
+            states = layer(written[-1], inputs, graph)
             if number < len(self.layers) or self.described.head:
                 states = {kind: self._dropped(rows) for kind, rows in states.items()}
-            if self.scored in states:
-                found.append(states[self.scored])
-        rows = self.jumping(found or [states[self.scored]])
-        embedded = rows if self.described.head else before.get(self.scored, rows)
+            written.append(states)
+        return written
+
+    def _finished(self, written: Sequence[States], graph: GraphTensors, kind: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `outputs`, of the nodes of a type."""
+        rows = self.jumping([states[kind] for states in written[1:] if kind in states] or [written[-1][kind]])
+        embedded = rows if self.described.head else written[-2 if self.layers else -1].get(kind, rows)
         if self.described.head_reads_input:
-            rows = torch.cat([graph.features[self.scored], rows], dim=-1)
-        head = self.heads[str(self.scored)] if self.described.head_by_type else self.head
+            rows = torch.cat([graph.features[kind], rows], dim=-1)
+        head = self.heads[str(kind)] if self.described.head_by_type else self.head
         return head(rows), embedded
 
     def _dropped(self, rows: torch.Tensor) -> torch.Tensor:

@@ -160,6 +160,13 @@ class Ranking:
         ]
 
 
+def columns_by_type(columns: np.ndarray, widths: Sequence[int]) -> list[np.ndarray]:
+    """Columns of each type (ids within it, in their order: int64), of ids over all types, type after type. `widths`:
+    columns that each type has."""
+    ends = [0, *accumulate(widths)]
+    return [columns[(columns >= start) & (columns < end)] - start for start, end in pairwise(ends)]
+
+
 def reads_master(method: RankingMethod) -> bool:
     """Whether columns are ranked by the weights of a network."""
     return method is not RankingMethod.RANDOM

@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,7 +60,7 @@ from gnnserve_worker.generation.lessons import (
     steps_behind_choice,
     take_lessons,
 )
-from gnnserve_worker.generation.ranking import Ranking
+from gnnserve_worker.generation.ranking import Ranking, columns_by_type
 from gnnserve_worker.generation.relation_channels import narrow_relations_aloud
 from gnnserve_worker.generation.relation_columns import (
     choose_by_width,
@@ -280,7 +279,8 @@ class RelationsPreparation:
         """As `lessons.Prune`, as matrices of layers: fitted where weights are given, else trained. Embeddings of nodes
         are columns of those of the whole network."""
         model, progress, states = self.wanted.spec.model, self.wanted.progress, states_of(self.subject, whole)
-        subject, kept = with_features(self.subject, states), self._kept(columns, states)
+        kept = columns_by_type(columns, [state.shape[1] for state in states])
+        subject = with_features(self.subject, states)
         if self.given is not None or learning is None:
             layers = refit_columns(model, self._layers(whole), kept, subject, states, name, progress)
             return layers_tensors(layers), ()
@@ -298,11 +298,6 @@ class RelationsPreparation:
         made_for = {"columns": digest_of({"columns": columns}), "beside": digest_of(whole)}
         return learning.resumption.network(name, made_for, train)
 
-    def _kept(self, columns: np.ndarray, states: States) -> list[np.ndarray]:
-        """Ids within each type of columns (ids over all types), in their order. `states`: as of `states_of`."""
-        ends = np.cumsum([0, *(state.shape[1] for state in states)])
-        return [columns[(columns >= begin) & (columns < end)] - begin for begin, end in pairwise(ends)]
-
     def _narrowed(self, learning: LearningContext | None, wide: WideNetwork, factor: int, name: str) -> TensorsAndRuns:
         """As `lessons.Narrow`, as matrices of layers: fitted, and trained further unless weights are given. Embeddings
         of nodes stay those of the network of all columns."""
@@ -311,7 +306,7 @@ class RelationsPreparation:
         if wide.columns is None:
             layers = self._layers(wide.tensors)
         else:
-            kept = self._kept(wide.columns, states)
+            kept = columns_by_type(wide.columns, [state.shape[1] for state in states])
             subject, shape = with_columns(subject, kept), replace(shape, graph=schema_of_columns(shape.graph, kept))
             states = states_of(subject, {})
             network = self.wanted.spec.network(len(subject.data.classes))

@@ -362,7 +362,8 @@ def _problems_of_convolution(
     source, target = source_of(conv, schema), target_of(conv, schema)
     for type_ in {source, target} if kind.reads_target(conv) else {source}:
         if type_ not in read:
-            yield f"it reads {_named(schema, type_)}, of which there are no rows: {_ROWS_COME_FROM}"
+            remedy = "" if schema.types[type_].features else _REMEDY_WITHOUT_FEATURES
+            yield f"it reads {_named(schema, type_)}, of which there are no rows: {_ROWS_COME_FROM}{remedy}"
     for each in msgspec.structs.fields(ConvolutionManifest):
         if (
             each.name not in {"conv", "relation", "width", "where", *kind.reads}
@@ -383,6 +384,10 @@ def _problems_of_convolution(
 
 
 _ROWS_COME_FROM = "they are features, or written by the layer before"
+_REMEDY_WITHOUT_FEATURES = (
+    "; give such nodes features in the source (a column of ones, or embeddings), or let relations of the layer leave "
+    "out those that read them"
+)
 
 
 _OF_ONE_WIDTH = (Residual.ADDED, Residual.AVERAGED)

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import UNSET
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
@@ -87,8 +88,9 @@ class RowsByType:
         table, point = self.tables[variant.table], point_of(variant)
         if variant.network.kind is NetworkKind.LAYERS and point.reads_ranked_columns:
             return self._over_columns(variant, table)
-        has_features = not table.projected and variant.network.reads_features
-        expected = max(self._widths) if has_features else table.columns
+        program, expected = variant.network.program, table.columns
+        if program is not UNSET and not table.projected:
+            expected = max(program.row_columns(self._networks.schema))
         if not variant.columns == table.columns == expected:
             raise DamagedError(
                 self._revision.folder / paths.rows_of(variant.table),
@@ -137,8 +139,11 @@ class RowsByType:
         return network, self._makers.get(variant.table)
 
     def _of_features(self, variant: VariantManifest, table: Table, recipe: TypeRecipe) -> RowMaker:
-        del variant
-        return type_row_maker(table, self._graph.seen.layout, recipe.scalings, self._widths)
+        layout, prefix = self._graph.seen.layout, self._revision.tables[variant.table].made_by
+        if not prefix:
+            return type_row_maker(table, layout, recipe.scalings, self._widths)
+        widths = [one.width for one in recipe.types]
+        return column_row_maker(table, layout, recipe.scalings, widths, recipe.tensors, prefix)
 
     def _of_nodes_alone(self, variant: VariantManifest, table: Table, recipe: TypeRecipe) -> RowMaker:
         del table, recipe

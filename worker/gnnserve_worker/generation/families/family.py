@@ -62,7 +62,8 @@ class PlacedProgram:
     features: Sequence[Features]
     """Scaled features of each type, in the order of the source; a type without has no column."""
     columns: tuple[int, ...] | None = None
-    """Columns of the features that it reads, in its order; None: all, in the order of the source."""
+    """Columns of the features that it reads, in its order, numbered over all types, type after type; None: all, in the
+    order of the source."""
     layers: GivenLayers | None = None
     """Listed layers, whose weights are the file of such a program; None: the file is in the folder."""
     compute: ComputeAll | None = None

@@ -5,8 +5,9 @@ those of the next: the columns of the smallest come first. A variant whose colum
 table of the pruned variants. The first layer's weights are brought into the table's order, so the order of the user's
 list costs no storage.
 
-Programs are over all feature columns, or those that they were exported with, from each storage. Of several types one
-table has the features of all nodes, as wide as the widest type; a narrower one has its columns first.
+Programs are over all feature columns, or those that they were exported with or that are left of each type, from each
+storage. Of several types one table has the features of all nodes, as wide as the widest type; a narrower one has its
+columns first.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, stored_name
+from gnnserve_worker.columns.rows import columns_key
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
     Ingredients,
+    MadeBy,
     Outline,
     PlacedProgram,
     PlannedTable,
@@ -34,6 +37,7 @@ from gnnserve_worker.generation.families.family import (
     storages_of,
 )
 from gnnserve_worker.generation.given_variants import GivenVariant
+from gnnserve_worker.generation.ranking import columns_by_type
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.registry import keep_columns_of
 from gnnserve_worker.repository import paths
@@ -182,19 +186,26 @@ def program_tables(programs: Sequence[PlacedProgram]) -> dict[tuple[int, ...], s
 
 
 def _columns_of(program: PlacedProgram) -> tuple[int, ...]:
-    """Columns of features that it reads, where types differ those of the widest; a narrower one has its own first."""
-    widest = max(one.shape[1] for one in program.features)
-    return tuple(range(widest)) if program.columns is None else program.columns
+    """Columns of features that it reads, as of `PlacedProgram`."""
+    count = sum(one.shape[1] for one in program.features)
+    return tuple(range(count)) if program.columns is None else program.columns
+
+
+def _columns_by_type(features: Sequence[Features], columns: tuple[int, ...]) -> list[np.ndarray]:
+    return columns_by_type(np.array(columns, np.int64), [one.shape[1] for one in features])
 
 
 def _plan_program_table(
     features: Sequence[Features], columns: tuple[int, ...], label: str, storage: Storage
 ) -> PlannedTable:
     """`features`: of each type."""
-    # Of several types a column of the table is of another column of each.
-    source_columns = columns if len(features) == 1 else None
-    rows = partial(_row_blocks, features, columns)
-    return PlannedTable(f"{label}-{storage}", "features", storage, len(columns), rows, source_columns=source_columns)
+    kept = _columns_by_type(features, columns)
+    is_of_one_type, has_all = len(kept) == 1, len(columns) == sum(one.shape[1] for one in features)
+    made_by = MadeBy(f"{label}.", {columns_key(kind): own for kind, own in enumerate(kept)})
+    return PlannedTable(
+        f"{label}-{storage}", "features", storage, max(map(len, kept)), partial(_row_blocks, features, kept),
+        source_columns=columns if is_of_one_type else None, made_by=None if is_of_one_type or has_all else made_by,
+    )  # fmt: skip
 
 
 def plan_program(
@@ -208,7 +219,7 @@ def plan_program(
         name=stored_name(program.name, storage),
         family=_point_of(program).family,
         table=f"{tables[_columns_of(program)]}-{storage}",
-        columns=len(_columns_of(program)),
+        columns=max(map(len, _columns_by_type(program.features, _columns_of(program)))),
         fanouts=program.network.fanouts,
         network=program.network,
         compute="float32",
@@ -226,12 +237,13 @@ def _point_of(program: PlacedProgram) -> VariantPoint:
     return replace(point, channels=ChannelAxis.FEWER) if program.has_fewer_channels else point
 
 
-def _row_blocks(features: Sequence[Features], columns: Sequence[int]) -> Iterator[np.ndarray]:
-    """Rows of all nodes, type after type, some megabytes at a time: float32 [nodes, columns]."""
-    for one in features:
-        own = [column for column in columns if column < one.shape[1]]
-        for block in feature_blocks(one, own):
-            yield block if len(own) == len(columns) else np.pad(block, ((0, 0), (0, len(columns) - len(own))))
+def _row_blocks(features: Sequence[Features], kept: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """Rows of all nodes, type after type, some megabytes at a time: float32 [nodes, columns]. `kept`: columns of each
+    type; a narrower one has its own first."""
+    columns = max(map(len, kept))
+    for one, own in zip(features, kept, strict=True):
+        for block in feature_blocks(one, own.tolist()):
+            yield block if len(own) == columns else np.pad(block, ((0, 0), (0, columns - len(own))))
 
 
 def kept_as(given: ProgramManifest, program: str, spec: GNNServiceSpec) -> ProgramManifest:

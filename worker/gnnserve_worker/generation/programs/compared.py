@@ -20,7 +20,6 @@ from gnnserve_api.spec.graph import GraphSource, Normalization
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import CANNOT
 from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
-from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.expected.one_relation import TURNED, other_directions
 from gnnserve_worker.generation.expected.other_layers import other_layers
 from gnnserve_worker.generation.expected.pairs import compare_all_pairs
@@ -199,9 +198,9 @@ def compare_programs(
     progress: ProgressListener,
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold all expected scores of the spec against those of the programs, and of pairs against those that `decoder`
-    makes of their rows. `compared`: by what `ListedScores` calls their weights. InputError: scores differ by more than
-    they may."""
-    model = compared[MODEL]
-    found = compare_listed(model.spec, digests, model.graph, "", lambda weights: compared[weights], progress)
-    compare_all_pairs(model.spec, model.graph, lambda weights: compared[weights].scores, decoder)
+    makes of their rows. `compared`: by what `ListedScores` calls their weights, one at least. InputError: scores differ
+    by more than they may."""
+    first = next(iter(compared.values()))
+    found = compare_listed(first.spec, digests, first.graph, "", lambda weights: compared[weights], progress)
+    compare_all_pairs(first.spec, first.graph, lambda weights: compared[weights].scores, decoder)
     return found

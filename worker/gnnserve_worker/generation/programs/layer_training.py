@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import ClassVar
 
 import msgspec
@@ -18,7 +19,6 @@ import torch
 from msgspec import UNSET, UnsetType
 from torch import nn
 
-from gnnserve_api.errors import InputError
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import LayersManifest
 from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramManifest, RelationKey
@@ -56,7 +56,9 @@ class LayersBlock:
 
     graph: GraphTensors
     seeds: torch.Tensor
-    """Row of each seed among the scores, int64."""
+    """Row of each seed among the scores of its type, int64."""
+    kinds: torch.Tensor | None = None
+    """Place of each seed's type, int64; None: all are of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class LearningLayers:
     """A `train.TrainableNetwork` of a module, on its device."""
 
     module: LayersModule
+    answered: tuple[int, ...]
+    """Places of the types that outputs are of."""
     embedded: ClassVar[Mapping[int, nn.Parameter]] = {}
 
     @property
@@ -71,8 +75,13 @@ class LearningLayers:
         return tuple(self.module.parameters())
 
     def outputs(self, block: LayersBlock, *, trains: bool) -> torch.Tensor:
-        scores: torch.Tensor = self.module.train(trains)(block.graph)
-        return scores[block.seeds]
+        scores = self.module.train(trains).scores_of(block.graph, self.answered)
+        rows = block.seeds
+        if block.kinds is not None:
+            first = dict(zip(self.answered, accumulate([0, *map(len, scores)]), strict=False))
+            before = torch.tensor([first.get(kind, 0) for kind in range(max(self.answered) + 1)], device=rows.device)
+            rows = rows + before[block.kinds]
+        return torch.cat(scores)[rows]
 
     def tensors(self) -> Tensors:
         return canonical(self.module)
@@ -80,7 +89,7 @@ class LearningLayers:
 
 @dataclass(frozen=True, slots=True)
 class WholeLayersGraph:
-    """One block for all seeds, which are of the first type."""
+    """One block for all seeds."""
 
     trained_by: ClassVar[TrainedBy | UnsetType] = "WholeGraph"
     reads_few: ClassVar[bool] = False
@@ -88,6 +97,8 @@ class WholeLayersGraph:
     relations: Sequence[Relation]
     graph: GraphTensors
     device: torch.device
+    first_nodes: Sequence[int]
+    """Number of the first node of each type."""
 
     @classmethod
     def of(
@@ -95,7 +106,8 @@ class WholeLayersGraph:
     ) -> WholeLayersGraph:  # fmt: skip
         """`program`, `model`: not read, as nothing is sampled."""
         features = [_dense(rows).to(device) for rows in served_features(subject.features, subject.data)]
-        return cls((), GraphTensors(features, [], []), device).over(subject.data.relations)
+        whole = cls((), GraphTensors(features, [], []), device, subject.schema.first_nodes)
+        return whole.over(subject.data.relations)
 
     def over(self, relations: Visible) -> WholeLayersGraph:
         if relations is self.relations:
@@ -113,7 +125,10 @@ class WholeLayersGraph:
         yield items
 
     def block(self, seeds: np.ndarray, key: int) -> LayersBlock:
-        return LayersBlock(self.graph, torch.from_numpy(seeds.astype(np.int64)).to(self.device))
+        firsts = np.array(self.first_nodes)
+        kinds = np.searchsorted(firsts, seeds, side="right") - 1
+        rows = torch.from_numpy(seeds.astype(np.int64) - firsts[kinds]).to(self.device)
+        return LayersBlock(self.graph, rows, torch.from_numpy(kinds).to(self.device))
 
 
 class SampledLayers:
@@ -147,7 +162,8 @@ class SampledLayers:
     def block(self, seeds: np.ndarray, key: int) -> LayersBlock:
         laid = self._samples.lay_out(seeds, key)
         graph = tensors_of(self._program, self._subject.schema, laid.arrays).to(self._device)
-        return LayersBlock(graph, torch.from_numpy(laid.seeds).to(self._device))
+        kinds = None if laid.kinds is None else torch.from_numpy(laid.kinds.astype(np.int64)).to(self._device)
+        return LayersBlock(graph, torch.from_numpy(laid.seeds).to(self._device), kinds)
 
 
 def trainee_of_layers(
@@ -155,25 +171,20 @@ def trainee_of_layers(
     device: torch.device = CPU, initial: Tensors | None = None,
 ) -> Trainee:  # fmt: skip
     """A network of these layers, whose graph is one block or sampled, as `batches.py` says, which is told. `initial`:
-    weights to begin with; None: drawn. InputError: outputs of several types are wanted."""
+    weights to begin with; None: drawn."""
     schema = subject.schema
-    if [*subject.problem.answered_types(schema)] != [0]:
-        raise InputError(
-            "spec.model.layers", "are trained for nodes of one type, and links join several types here",
-            "give the weights of a trained network as spec.model.checkpoint",
-        )  # fmt: skip
-    columns = layers.columns or columns_of(schema)
+    columns, answered = layers.columns or columns_of(schema), tuple(subject.problem.answered_types(schema))
     learning = Learning(model.training.dropout, {place: _degrees(one) for place, one in enumerate(subject.visible)})
     batches = batches_of(model, subject.data.nodes, subject.data.edges)
     report_batches(model, batches, name, progress)
-    program = _reading_all(program_of(layers, schema, columns), schema)
+    program = _reading_all(program_of(layers, schema, columns, answered), schema)
 
     def draw(course: Course) -> LearningLayers:
         del course
-        module = LayersModule(layers, schema, columns, learning=learning)
+        module = LayersModule(layers, schema, columns, answered[0], learning)
         if initial is not None:
             load_canonical(module, initial)
-        return LearningLayers(module.to(device))
+        return LearningLayers(module.to(device), answered)
 
     return Trainee(_WAYS[batches](program, model, subject, device), device, LEARNING_RATE, draw)
 

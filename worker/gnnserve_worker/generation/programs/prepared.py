@@ -77,7 +77,7 @@ from gnnserve_worker.generation.programs.running import (
     read_graph,
     served_features,
 )
-from gnnserve_worker.generation.ranking import Ranking
+from gnnserve_worker.generation.ranking import Ranking, columns_by_type
 from gnnserve_worker.generation.steps import (
     Networks,
     RequestedRevision,
@@ -195,7 +195,7 @@ def _columns_of(given: GivenProgram, schema: GraphSchema) -> LayerColumns:
     from gnnserve_worker.generation.programs.layer_columns import LayerColumns  # noqa: PLC0415
 
     assert given.contract.layers is not UNSET  # noqa: S101 - asked of these alone
-    return LayerColumns(given.contract.layers, schema, schema.types[0].features or 0)
+    return LayerColumns(given.contract.layers, schema, tuple(kind.features or 0 for kind in schema.types))
 
 
 def _product_columns(contract: ProgramManifest, schema: GraphSchema) -> int:
@@ -339,7 +339,7 @@ class PreparedPrograms:
         )  # fmt: skip
         ranking = RankingManifest(
             spec.variants.pruning.method if ranks else NOT_RANKED, learnt.ranking.settings,
-            tuple(learnt.ranking.columns.tolist()), chosen=learnt.chosen,
+            tuple(learnt.ranking.by_type[0].tolist()), chosen=learnt.chosen,
         )  # fmt: skip
         rows, write = _NEW_NODES[RowLayout.of_nodes(graph.schema)](data)
         # Nothing is assumed: a program says all that it computes.
@@ -359,7 +359,11 @@ class PreparedPrograms:
             return with_decoder(first.tensors, self._decoder), ()
         if layers is UNSET:
             raise ValueError(f"{name} has its weights in its file")
-        return self._trained(data, learning, layers, name, {"columns": "all"})
+        # What scores pairs of given variants scores those of this network, which learns to be read by it.
+        fixed = self._decoder
+        made_for = {"columns": "all", **({"decoder": digest_of(fixed)} if fixed else {})}
+        tensors, runs = self._trained(data, learning, layers, name, made_for, fixed or None)
+        return with_decoder(tensors, fixed), runs
 
     def _pruned(
         self, data: TrainingSet, learning: LearningContext | None, whole: Tensors, decoder: Mapping[str, np.ndarray],
@@ -367,19 +371,20 @@ class PreparedPrograms:
     ) -> TensorsAndRuns:  # fmt: skip
         """As `lessons.Prune`, of listed layers: fitted where weights are given, else trained."""
         # Imported here: few revisions have layers of fewer columns.
-        from gnnserve_worker.generation.programs.layer_columns import fitted_over, over_columns  # noqa: PLC0415
+        from gnnserve_worker.generation.programs.layer_columns import over_columns  # noqa: PLC0415
         from gnnserve_worker.generation.relation_columns import with_columns  # noqa: PLC0415
 
-        read, training = _columns_of(self.programs[0], self.graph.schema), self.wanted.spec.model.training
+        read = _columns_of(self.programs[0], self.graph.schema)
+        kept = columns_by_type(columns, read.features)
         if not self.programs[0].is_learnt:
-            nodes, stage = fitted_over(data, training.scope, training.seed), f"refit {name}"
+            stage = f"refit {name}"
             self.wanted.progress(Progress(stage, 0, 1))
-            tensors = read.fitted(whole, columns, data, nodes)
+            tensors = read.fitted(whole, kept, data, self.wanted.spec.model)
             self.wanted.progress(Progress(stage, 1, 1))
             return tensors, ()
         made_for = {"columns": digest_of({"columns": columns}), "beside": digest_of(whole)}
-        fewer = over_columns(read.layers, len(columns))
-        tensors, runs = self._trained(with_columns(data, [columns]), learning, fewer, name, made_for, decoder)
+        fewer = over_columns(read.layers, [len(own) for own in kept])
+        tensors, runs = self._trained(with_columns(data, kept), learning, fewer, name, made_for, decoder)
         return without_decoder(tensors)[0], runs
 
     def _narrowed(
@@ -395,7 +400,8 @@ class PreparedPrograms:
         subject, layers = data, first.contract.layers
         assert first.layers is not None and layers is not UNSET  # noqa: S101 - programs have no channels
         if wide.columns is not None:
-            subject, layers = with_columns(data, [wide.columns]), over_columns(layers, len(wide.columns))
+            kept = columns_by_type(wide.columns, _columns_of(first, self.graph.schema).features)
+            subject, layers = with_columns(data, kept), over_columns(layers, [len(own) for own in kept])
         channels, whole = _channels_of(first, self.graph.schema, layers), first.layers.learnt(wide.tensors)
         narrow = partial(narrow_listed_aloud, model, channels, whole, factor, subject, name, progress)
         if not first.is_learnt or learning is None:
@@ -428,17 +434,17 @@ class PreparedPrograms:
 
         def train() -> TensorsAndRuns:
             trainee = trainee_of_layers(layers, model, data, name, progress, learning.device)
-            trained, run = train_with_retries(name, trainee, data, model.training, progress, decoder or {})
+            trained, run = train_with_retries(name, trainee, data, model.training, progress, decoder)
             return with_decoder(trained.tensors, trained.decoder if decoder is None else {}), (run,)
 
         return learning.resumption.network(name, made_for, train)
 
     def _rank(self, data: TrainingSet, master: Tensors | None, seed: int) -> Ranking:
         """As `WeightSources.rank`."""
-        pruning, progress = self.wanted.spec.variants.pruning, self.wanted.progress
-        stage = f"rank by {pruning.method}"
+        spec, progress = self.wanted.spec, self.wanted.progress
+        stage, read = f"rank by {spec.variants.pruning.method}", _columns_of(self.programs[0], self.graph.schema)
         progress(Progress(stage, 0, 1))
-        ranking = _columns_of(self.programs[0], self.graph.schema).rank(pruning, master or {}, data, seed)
+        ranking = read.rank(spec.variants.pruning, master or {}, data, spec.model, seed)
         progress(Progress(stage, 1, 1))
         return ranking
 
@@ -453,9 +459,7 @@ class PreparedPrograms:
         chosen = ChosenFactors((), "no projected variant has narrower rows than features", 0.0)
         if products:
             chosen = choose_by_width(spec, learnt.ranking, self.graph, products)
-        left = with_factors(
-            spec, tuple(one for one in spec.variants.pruning.factors if one not in chosen.left_out)
-        )  # fmt: skip
+        left = with_factors(spec, tuple(one for one in spec.variants.pruning.factors if one not in chosen.left_out))
         steps = steps_behind_choice(left, GraphSizes.of(self.graph, self.problem.items), wanted.profile_budget_s)
         wanted.progress(Progress(CHOOSE_FACTORS, 1, 1, chosen.why, steps))
         return chosen
@@ -540,7 +544,8 @@ class ProgramNetworks:
 
         first, columns, name = self.programs[0], self.learnt.ranked(factor), variant_name(factor)
         assert first.layers is not None and first.contract.layers is not UNSET  # noqa: S101 - programs have no factors
-        made = first.layers.like(first.contract, over_columns(first.contract.layers, len(columns)))
+        widths = [len(own) for own in self.learnt.ranking.first_by_type(factor)]
+        made = first.layers.like(first.contract, over_columns(first.contract.layers, widths))
         if first.contract.embeddings is None:
             made = msgspec.structs.replace(made, embeddings=None)
         fewer = replace(first, contract=made, columns=tuple(columns.tolist()), weights=name)

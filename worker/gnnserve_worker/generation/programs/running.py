@@ -17,7 +17,13 @@ from gnnserve_api.files.programs import InputRole, ProgramManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.training_set import NormalizedFeatures, normalization_of, scaled_features
+from gnnserve_worker.generation.ranking import columns_by_type
+from gnnserve_worker.generation.training_set import (
+    NormalizedFeatures,
+    keep_columns,
+    normalization_of,
+    scaled_features,
+)
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData
@@ -282,12 +288,13 @@ class ProgramTeacher:
 def read_graph(
     spec: GNNServiceSpec, data: GraphData, columns: Sequence[int] | None, method: Normalization | None = None
 ) -> ProgramGraph:
-    """A graph as a program of the spec reads it. `columns`: of features, in the program's order; None: all. `method`:
-    of scaling features; None: the spec's."""
+    """A graph as a program of the spec reads it. `columns`: as of `GivenProgram`. `method`: of scaling features; None:
+    the spec's."""
     scaled = scaled_features(data, spec.model.training.scope, method or normalization_of(spec))
     features = served_features(scaled, data)
     if columns is not None:
-        features = [one[:, list(columns)] for one in features]
+        kept = columns_by_type(np.array(columns, np.int64), [one.shape[1] for one in features])
+        features = [keep_columns(one, own) for one, own in zip(features, kept, strict=True)]
     return ProgramGraph(joined_lists(data), features, [one.payload for one in data.relations])
 
 

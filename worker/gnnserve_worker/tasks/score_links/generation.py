@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.training import Source
-from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows, reads_products
+from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows, reads_relations
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith, Links
@@ -45,7 +45,7 @@ class LinkGenerationTask:
         spec = self._spec
         chosen = (
             (spec.is_all_given, GraphOfLinks.WHOLE),
-            (reads_products(spec), GraphOfLinks.TYPES),
+            (reads_relations(spec), GraphOfLinks.TYPES),
             (keeps_types_of_rows(spec), GraphOfLinks.BARE_TYPES),
         )
         kept = next((kept for is_kept, kept in chosen if is_kept), GraphOfLinks.LISTS)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gnnserve_api.files.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames
 from gnnserve_api.files.profile import Metric
-from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows, reads_products
+from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows, reads_products, reads_relations
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
@@ -121,7 +121,7 @@ def hold_out_links(
         parted = part_links(version, settings, held_out=before.over(graph, version))
     data = parted.graph
     lists_of: Callable[[np.ndarray | None], Visible] = partial(_with_lists, parted)
-    if reads_products(spec):
+    if reads_relations(spec):
         data = _over_relations(spec, settings, parted)
         lists_of = partial(message_relations, data, parted.links)
     stored = _of_bare_types(settings, parted) if keeps_types_of_rows(spec) else None
@@ -142,8 +142,7 @@ def _hold_out_while_judged(spec: GNNServiceSpec, settings: Links, parted: Parted
     """Links of a given model. Nothing learns from them here, so that the graph is served with all of its links, as the
     model was used; held-out ones are hidden while variants are judged, who would else be told the answer."""
     without, links, imported = parted
-    if reads_products(spec):
-        check_ends_are_reached(spec.model, settings, links, imported)
+    _check_ends(spec, settings, parted)
     data = replace(
         imported,
         digest=digest_of(imported, settings, GraphOfLinks.WHOLE),
@@ -169,8 +168,14 @@ def _of_bare_types(settings: Links, parted: PartedLinks) -> GraphData:
 def _over_relations(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) -> GraphData:
     """The graph with its relations, and without held-out links. Raises InputError where links join nodes for which the
     network gives nothing."""
-    check_ends_are_reached(spec.model, settings, parted.links, parted.imported)
+    _check_ends(spec, settings, parted)
     return _without_held_out(settings, parted, GraphOfLinks.TYPES)
+
+
+def _check_ends(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) -> None:
+    """Raises InputError for an end that an architecture gives nothing for; listed layers are checked by themselves."""
+    if reads_products(spec):
+        check_ends_are_reached(spec.model, settings, parted.links, parted.imported)
 
 
 def _without_held_out(settings: Links, parted: PartedLinks, kept: GraphOfLinks) -> GraphData:
