@@ -25,7 +25,8 @@ class DirectConnection(Connection):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._idle: list[http.client.HTTPConnection] = []
+        self.idle: list[http.client.HTTPConnection] = []
+        """Open connections without an exchange, the latest last."""
         self._lock = threading.Lock()
 
     def exchange(self, send: Send) -> ServerReply:
@@ -64,7 +65,7 @@ class DirectConnection(Connection):
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self.idle = self.idle, []
         for connection in idle:
             connection.close()
 
@@ -72,10 +73,10 @@ class DirectConnection(Connection):
         """An idle connection that the server has not closed, if there is one."""
         while True:
             with self._lock:
-                if not self._idle:
+                if not self.idle:
                     return None
-                connection = self._idle.pop()
-            if not _has_ended(connection):
+                connection = self.idle.pop()
+            if not has_ended(connection):
                 return connection
             connection.close()
 
@@ -96,9 +97,9 @@ class DirectConnection(Connection):
 
     def _give_back(self, connection: http.client.HTTPConnection, is_reusable: bool) -> None:
         with self._lock:
-            is_reusable = is_reusable and len(self._idle) < _MOST_IDLE
+            is_reusable = is_reusable and len(self.idle) < _MOST_IDLE
             if is_reusable:
-                self._idle.append(connection)
+                self.idle.append(connection)
         if not is_reusable:
             connection.close()
 
@@ -123,7 +124,7 @@ def _await_answer(connection: http.client.HTTPConnection, end_s: float) -> None:
         raise TimeoutError
 
 
-def _has_ended(connection: http.client.HTTPConnection) -> bool:
+def has_ended(connection: http.client.HTTPConnection) -> bool:
     """Whether the server has closed an idle connection, or sent what it was not asked for."""
     if connection.sock is None:
         return True

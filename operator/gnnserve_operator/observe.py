@@ -407,7 +407,7 @@ class Observer:
 
     def _pods(self, key: ServiceKey, service: Manifest) -> tuple[ObservedPod, ...]:
         """The service's pods, and those of its pool with the port at which they answer for it."""
-        own, pool = _pods(self._index.children(key, *_ABOUT_PODS), service), observe_pool(self._index, key)
+        own, pool = observed_pods(self._index.children(key, *_ABOUT_PODS), service), observe_pool(self._index, key)
         pool_key = self._index.pool_of(key)
         if pool is None or pool_key is None or service["spec"].get("suspend"):
             return own
@@ -482,7 +482,8 @@ def _known(index: Index, key: ServiceKey) -> dict[ObjectRef, Manifest | None]:
     return {observed_ref(raw): raw for raw in index.children(key) if raw["kind"] != POD.name}
 
 
-def _pods(children: Iterable[Manifest], service: Manifest) -> tuple[ObservedPod, ...]:
+def observed_pods(children: Iterable[Manifest], service: Manifest) -> tuple[ObservedPod, ...]:
+    """Pods among the children of a service, without those of an earlier one of its name."""
     found = list(children)
     since = _begun_at(found, service)
     return tuple(observed_pod(raw) for raw in found if raw["kind"] == POD.name and not _is_older(raw, since))

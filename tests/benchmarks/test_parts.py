@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,6 @@ def test_what_must_pass_ends_with_an_error_where_it_does_not(tmp_path: Path) -> 
 
 
 def test_parts_share_what_is_prepared_around_them(tmp_path: Path) -> None:
-    from contextlib import contextmanager
-
     @contextmanager
     def around(run: Run) -> Any:
         assert isinstance(run.options, argparse.Namespace)

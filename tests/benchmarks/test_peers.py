@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.peers.contestants import Contestant, Effort, measure
-from benchmarks.peers.processes import Running, running
+from benchmarks.peers.processes import Running, descendants, running
 from benchmarks.peers.protocols import BINARY, ECHO, GNNSERVE_BINARY, GNNSERVE_JSON, SEEDS_JSON, V2_JSON, Protocol
 from benchmarks.peers.ratios import Figures, compute_echo_ratios, compute_ratios, lowest_of, median_of
 from benchmarks.peers.servers import (
@@ -200,8 +200,6 @@ def test_a_server_that_ends_before_it_answers_is_reported_with_its_last_words(tm
 
 
 def test_a_servers_children_end_with_it(tmp_path: Path) -> None:
-    from benchmarks.peers.processes import descendants
-
     program = (
         "import subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"

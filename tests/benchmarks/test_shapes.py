@@ -10,6 +10,9 @@ import pytest
 from benchmarks import shapes
 from benchmarks.shapes import FANOUTS, PROBES, Shape, exact_scores, power_law_graph, prepare, prepare_sources
 
+from gnnserve_api.spec.graph import GraphSource, NpzSource
+from gnnserve_worker.graph.sources.load import load_source
+
 SMALL = Shape("small", nodes=2_000, edges=20_000, features=12, hidden=8, classes=5)
 
 
@@ -91,9 +94,6 @@ def test_files_are_made_once_and_damage_is_noticed(tmp_path: Path, monkeypatch: 
 def test_sources_are_a_graph_file_and_a_checkpoint_that_gnnserve_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gnnserve_api.spec.graph import GraphSource, NpzSource
-    from gnnserve_worker.graph.sources.load import load_source
-
     monkeypatch.setattr(shapes, "CACHE", tmp_path)
     folder = prepare_sources(prepare(SMALL))
     graph = load_source(GraphSource(npz=NpzSource(uri=(folder / "graph.npz").as_uri())), Path("unused"))

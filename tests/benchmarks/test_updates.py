@@ -40,6 +40,7 @@ from tests.support.graphs.graphs import graph_of, random_splits
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_worker.graph.change_batch import decode_batch, encode_batch
+from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_lists import entries_of_edges
 from gnnserve_worker.graph.store import Graph, GraphData
 
@@ -143,8 +144,6 @@ def test_a_graph_grows_into_itself() -> None:
 
 
 def test_stages_are_timed_and_let_go() -> None:
-    from gnnserve_worker.graph.living_graph import LivingGraph
-
     before = LivingGraph.apply
     with timed_stages() as spent_s:
         assert LivingGraph.apply is not before

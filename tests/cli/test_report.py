@@ -212,8 +212,6 @@ def test_without_test_nodes_nothing_is_said_of_drift() -> None:
     ],
 )
 def test_where_no_ranking_is_compared_the_report_says_why(changes: dict[str, str], says: str) -> None:
-    from dataclasses import replace
-
     subject = subject_of()
     report = report_of(replace(subject, provenance=msgspec.structs.replace(subject.provenance, **changes)))
     assert report.stability.measured is None

@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from gnnserve_cli.commands.validate import _check
+from gnnserve_cli.commands.validate import checked_documents
 from gnnserve_cli.main import app
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -350,7 +350,7 @@ def test_standard_input_that_is_closed_or_named_twice_is_bad_input(monkeypatch: 
     assert twice.exit_code == 2
     assert "standard input: is named more than once" in twice.stderr
     monkeypatch.setattr("gnnserve_api.manifest.sys", SimpleNamespace(stdin=None))
-    assert next(_check(Path("-"))).problem.startswith("standard input: is closed; pipe a manifest")
+    assert next(checked_documents(Path("-"))).problem.startswith("standard input: is closed; pipe a manifest")
 
 
 def test_a_variant_that_no_factor_stands_for_is_refused_and_one_that_may_be_left_out_is_noted(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.support.machine.fake_server import Asked, Told, fake_server
 from tests.support.machine.waiting import WAIT_S, until
 
 from gnnserve_client.address import parse_url
-from gnnserve_client.direct import DirectConnection, _has_ended
+from gnnserve_client.direct import DirectConnection, has_ended
 from gnnserve_client.errors import NoAnswerError, TimedOutError
 from gnnserve_client.exchange import Call, Send
 
@@ -56,13 +56,13 @@ def test_an_idle_connection_is_used_again_and_threads_get_one_each() -> None:
         connection = DirectConnection(parse_url(server.url))
         for _ in range(3):
             connection.exchange(send())
-        (kept,) = connection._idle
+        (kept,) = connection.idle
         with ThreadPoolExecutor(3) as threads:
             assert {reply.body for reply in threads.map(connection.exchange, [send("/meet")] * 3)} == {b"fine"}
-        assert len(connection._idle) == 3
-        assert kept in connection._idle
+        assert len(connection.idle) == 3
+        assert kept in connection.idle
         connection.close()
-        assert connection._idle == []
+        assert connection.idle == []
 
 
 def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
@@ -70,8 +70,8 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
         connection = DirectConnection(parse_url(server.url))
         for _ in range(3):
             assert connection.exchange(send()).body == b"ab"
-            (kept,) = connection._idle
-            until(partial(_has_ended, kept), "the server closes")
+            (kept,) = connection.idle
+            until(partial(has_ended, kept), "the server closes")
         connection.close()
 
 
@@ -87,7 +87,7 @@ def test_answers_of_every_framing_are_read(raw: bytes, body: bytes) -> None:
     with fake_server(lambda _: Told(raw=raw)) as server:
         connection = DirectConnection(parse_url(server.url))
         assert connection.exchange(send()).body == body
-        assert len(connection._idle) == (raw is CHUNKED)
+        assert len(connection.idle) == (raw is CHUNKED)
         connection.close()
 
 
@@ -110,7 +110,7 @@ def test_answers_that_are_not_complete_are_errors(answer: Callable[[Asked], Told
         with pytest.raises(NoAnswerError, match=problem) as caught:
             connection.exchange(send())
         assert caught.value.was_sent
-        assert connection._idle == []
+        assert connection.idle == []
         server.stop()
         with pytest.raises(NoAnswerError, match="Connection refused") as caught:
             connection.exchange(send())

@@ -291,7 +291,7 @@ def test_a_client_of_threads_reads_and_writes_with_tokens_over_tls(secured: tupl
         client.wait_until_ready()
         for _ in range(3):
             assert client.predict(ASKED).labels.tolist() == LABELS
-        assert len(client._connection._idle) == 1
+        assert len(client._connection.idle) == 1
         assert client.changes.apply(Changes(edges=[(1, 2)])).last_offset >= 1
         assert client.changes.log().last >= 1
         assert client.send_labels([1], [20]).accepted == 1

@@ -11,7 +11,7 @@ from tests.support.operator.operator import KEY as SERVICE_KEY
 from tests.support.operator.operator import gnnservice, live, owner
 
 from gnnserve_operator.handlers.index import Index, IndexedObject
-from gnnserve_operator.observe import _pods
+from gnnserve_operator.observe import observed_pods
 
 _COMMAND = re.compile(r"`kubectl annotate -n default (.*) gnnserve\.dev/adopt=digits`")
 
@@ -139,8 +139,8 @@ def test_pods_of_a_deployment_that_was_taken_over_count() -> None:
     for name, created_at in (("older", "2026-01-01T00:00:01Z"), ("ours", "2026-01-01T00:00:03Z")):
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": {}}
         index.keep(SERVICE_KEY, IndexedObject.of(live(pod, creationTimestamp=created_at)))
-    assert _pods(index.children(SERVICE_KEY), service) == ()
+    assert observed_pods(index.children(SERVICE_KEY), service) == ()
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "namespace": "default"}}
     adopted = live(deployment, creationTimestamp="2026-01-01T00:00:02Z", ownerReferences=[owner(uid="u1")])
     index.keep(SERVICE_KEY, IndexedObject.of(adopted))
-    assert [pod.name for pod in _pods(index.children(SERVICE_KEY), service)] == ["ours"]
+    assert [pod.name for pod in observed_pods(index.children(SERVICE_KEY), service)] == ["ours"]

@@ -255,7 +255,7 @@ def test_the_example_of_given_weights_is_generated_and_pruned(tmp_path: Path, mo
     (make_graph,) = code_blocks(DATA, "python")
     (train,) = code_blocks(MODELS, "python")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(profile_module, "_ROUNDS", (2, 2))
+    monkeypatch.setattr(profile_module, "ROUNDS", (2, 2))
     for program in (make_graph, train):
         exec(compile(program, "docs/models.md", "exec"), {})  # noqa: S102  (our own page)
     service = load_manifest(tmp_path / "given.yaml")

@@ -40,7 +40,7 @@ from gnnserve_cli.render import count, facts_table, output, print_json, put
 
 
 @dataclass(frozen=True, slots=True)
-class _CheckedDocument:
+class CheckedDocument:
     """A document, or a file that could not be split into documents."""
 
     where: str
@@ -77,7 +77,7 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
     """Check manifests and print what was understood, or every problem."""
     if manifests.count(STANDARD_INPUT) > 1:
         raise InputError("standard input", "is named more than once, and can be read only once", "give - once")
-    checked = [document for manifest in manifests for document in _check(manifest)]
+    checked = [document for manifest in manifests for document in checked_documents(manifest)]
     if not checked:
         raise InputError(", ".join(map(name_of, manifests)), "holds no GNNService", "give the file that has one")
     is_one = len(manifests) == len(checked) == 1
@@ -105,13 +105,14 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
         raise typer.Exit(ExitCode.BAD_INPUT)
 
 
-def _check(manifest: Path) -> Iterator[_CheckedDocument]:
+def checked_documents(manifest: Path) -> Iterator[CheckedDocument]:
+    """Check the documents of a file, or of standard input (`-`), each by itself."""
     where = name_of(manifest)
     base = folder_of(manifest)
     try:
         documents = split_documents(read_text(manifest), where)
     except InputError as error:
-        yield _CheckedDocument(where, problem=str(error))
+        yield CheckedDocument(where, problem=str(error))
         return
     for document in documents:
         if (kind := document.other_kind) is not None:
@@ -119,11 +120,11 @@ def _check(manifest: Path) -> Iterator[_CheckedDocument]:
             continue
         try:
             if document.is_pool:
-                yield _CheckedDocument(document.where, pool=parse_pool(document))
+                yield CheckedDocument(document.where, pool=parse_pool(document))
             else:
-                yield _CheckedDocument(document.where, parse_document(document, base))
+                yield CheckedDocument(document.where, parse_document(document, base))
         except InputError as error:
-            yield _CheckedDocument(document.where, problem=str(error))
+            yield CheckedDocument(document.where, problem=str(error))
 
 
 def _printable(text: str) -> str:

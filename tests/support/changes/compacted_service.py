@@ -62,7 +62,7 @@ class Service:
 
     def assert_equal_to_the_graph_built_anew(self, living: LivingRevision | None = None) -> None:
         rebuilt = generated(self.root, f"rebuilt-{self._sequence}", self.architecture, self.plain.built())
-        loaded = load_revision(self.repository, self.manifest.revision) if living is None else living._loaded
+        loaded = load_revision(self.repository, self.manifest.revision) if living is None else living.loaded
         wanted = ids_of([*self.plain.lists])
         if living is not None:
             positions = living.graph.ids.find(wanted)

@@ -33,7 +33,7 @@ def opened(folder: Path, max_delta_bytes: int = ROOM_BYTES) -> LivingRevision:
 
 
 def served_by(living: LivingRevision) -> ServedRevision:
-    return served_revision(living._loaded, living)
+    return served_revision(living.loaded, living)
 
 
 def batch_of(body: dict[str, Any], served: ServedRevision) -> ChangeBatch:
@@ -51,7 +51,7 @@ def numbers_of(served: ServedRevision, ids: list[Any]) -> np.ndarray:
 def assert_answers_are_those_of(living: LivingRevision, plain: PlainTypedGraph) -> None:
     served, expected = served_by(living), plain.scores()
     seeds = numbers_of(served, plain.target_ids)
-    for name in living._loaded.variants:
+    for name in living.loaded.variants:
         found = served.compute.infer(name, seeds.copy(), 0).scores
         close = 0.05 * float(np.abs(expected).max()) if name.endswith("int8") else CLOSE
         np.testing.assert_allclose(found, expected, atol=close, rtol=close, err_msg=name)

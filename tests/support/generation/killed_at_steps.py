@@ -81,7 +81,7 @@ def generate(service: GNNService, root: Path, step: str | None) -> None:
 
     keep_network, commit_revision = KeptNetworks.keep, StagedRevision.commit
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profile, "_ROUNDS", (2, 2))
+        patch.setattr(profile, "ROUNDS", (2, 2))
         patch.setattr(KeptNetworks, "keep", keep)
         patch.setattr(StagedRevision, "commit", commit)
         patch.setattr(steps, "lessons_of", behind(steps.lessons_of, lambda: die_at("choose networks")))

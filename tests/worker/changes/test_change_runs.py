@@ -94,10 +94,10 @@ def assert_same(together: LivingRevision, alone: LivingRevision) -> None:
         assert_same_lists(graph, same)
     for ids, others in zip(ids_of_types(one), ids_of_types(other), strict=True):
         assert ids.shown(0, ids.count) == others.shown(0, others.count)
-    for name, variant in together._loaded.variants.items():
+    for name, variant in together.loaded.variants.items():
         nodes = other.kept[other.kept < 20]
-        found = infer_batch(together._loaded, name, nodes, 0).scores
-        expected = infer_batch(alone._loaded, name, nodes, 0).scores
+        found = infer_batch(together.loaded, name, nodes, 0).scores
+        expected = infer_batch(alone.loaded, name, nodes, 0).scores
         close = CLOSE if variant.table.rows.format.is_exact else 3e-2 * float(np.abs(expected).max(initial=1))
         np.testing.assert_allclose(found, expected, atol=close, rtol=close, err_msg=name)
 

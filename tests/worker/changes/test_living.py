@@ -74,9 +74,9 @@ def assert_equal_to_the_graph_built_anew(
     positions = living.graph.ids.find(ids_of([*plain.lists]))
     assert positions.min() >= 0
     # Which products are worth keeping is measured, and may differ.
-    for name in [name for name in rebuilt.variants if name in living._loaded.variants]:
+    for name in [name for name in rebuilt.variants if name in living.loaded.variants]:
         expected = infer_batch(rebuilt, name, np.arange(len(positions)), 0).scores
-        found = infer_batch(living._loaded, name, positions, 0).scores
+        found = infer_batch(living.loaded, name, positions, 0).scores
         # Whole numbers of a row's scale: one that lies between two may be rounded either way.
         few = 3e-2 if name.endswith("-int8") else close
         np.testing.assert_allclose(found, expected, atol=few, rtol=few, err_msg=name)
@@ -92,7 +92,7 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(
     living, fresh = opened(tmp_path, plain, architecture), [*range(10_000, 9_000, -1)]
     for offset in range(1, 13):
         assert isinstance(apply_one(living, offset, plain.random_batch(draw, 12, fresh)), BatchEffect)
-    assert {"x1", "x2", "projected", "stored1"} <= {*living._loaded.variants}
+    assert {"x1", "x2", "projected", "stored1"} <= {*living.loaded.variants}
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain, architecture)
     assert living.nodes == len(plain.lists)
 
@@ -111,7 +111,7 @@ def test_layers_behind_the_first_follow_where_that_is_asked_for(
     batches = [plain.random_batch(draw, 3, fresh) for _ in range(8)]
     living.apply(1, batches[:5])
     living.apply(6, batches[5:])
-    assert {f"stored{layers}", f"stored{layers}-int8"} <= {*living._loaded.variants}
+    assert {f"stored{layers}", f"stored{layers}-int8"} <= {*living.loaded.variants}
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain, architecture, variants=variants)
 
 
@@ -226,7 +226,7 @@ def test_an_overlay_is_answered_over_the_graph_as_it_is_now(tmp_path: Path) -> N
     for other in ends:
         plain.add_edge(other, -1)
     rebuilt = generated(tmp_path, "rebuilt", "GraphSAGE", plain.built())
-    served = served_revision(living._loaded, living)
+    served = served_revision(living.loaded, living)
     room, positions = served.graph.nodes, living.graph.ids.find(ids_of(known))
     support = served.compute.overlays.support
     edges = np.array([[positions[-1 - i], room] for i in range(len(ends))])
@@ -306,13 +306,13 @@ def test_numbers_that_are_none_reach_their_readers(tmp_path: Path) -> None:
     readers = living.graph.readers_of(np.array([3]))
     assert len(readers)
     products = living.drafting.makers[-1].table.rows.values[3]
-    scores = infer_batch(living._loaded, "stored1", readers, 0).scores
+    scores = infer_batch(living.loaded, "stored1", readers, 0).scores
     assert np.isfinite(products).all() or not np.isfinite(scores).all()
 
 
 def test_a_revision_that_is_half_changed_answers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     living, row = opened(tmp_path, PlainGraph(NODES, 33, UNDIRECTED)), np.ones((1, FEATURES), np.float32)
-    served = served_revision(living._loaded, living)
+    served = served_revision(living.loaded, living)
 
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
@@ -353,13 +353,13 @@ def test_changes_end_where_their_memory_does_and_predictions_go_on(tmp_path: Pat
     assert said.problem is ChangeProblem.NO_ROOM
     assert living.offset == offset
     assert living.delta_bytes >= 100_000
-    served = served_revision(living._loaded, living)
+    served = served_revision(living.loaded, living)
     assert np.isfinite(served.compute.infer("x1", np.arange(NODES), 0).scores).all()
 
 
 def test_what_is_warmed_up_is_all_that_changes_compile(tmp_path: Path) -> None:
     living = opened(tmp_path, PlainGraph(NODES, 14, UNDIRECTED))
-    served = served_revision(living._loaded, living)
+    served = served_revision(living.loaded, living)
     served.compute.warm_up()
     assert served.graph.count() == NODES
     assert served.graph.nodes > NODES

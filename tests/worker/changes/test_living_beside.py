@@ -173,7 +173,7 @@ def test_drafts_and_what_predictions_read_are_equal_when_all_is_published(
         np.testing.assert_array_equal(draft.lists.entries_of(everyone), graph.lists.entries_of(everyone))
         np.testing.assert_array_equal(draft.lists.bounds[everyone], graph.lists.bounds[everyone])
         assert draft.lists.used_entries == graph.lists.used_entries
-        changes = living._loaded.changes
+        changes = living.loaded.changes
         assert changes is not None
         by_id = {id(table): table for table in (*(maker.table for maker in changes.makers), *layers)}
         assert changes.draft.tables

@@ -76,7 +76,7 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(given: tupl
     folder, (data, _, model) = given
     living, plain, draw = opened(folder), PlainTypedGraph(data, model), np.random.default_rng(5)
     served = served_by(living)
-    assert {*living._loaded.variants} == NAMES
+    assert {*living.loaded.variants} == NAMES
     for _ in range(4):
         for _ in range(3):
             said = living.apply(living.offset + 1, [batch_of(plain.random_batch(draw, 8), served)])

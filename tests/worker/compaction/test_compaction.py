@@ -25,6 +25,7 @@ from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.repository.paths import version_digest
 
 
 @pytest.mark.campaign
@@ -245,8 +246,6 @@ class TestSourceChanges:
 
 
 def test_versions_of_other_content_have_other_names() -> None:
-    from gnnserve_worker.repository.paths import version_digest
-
     made_of = ChangedSource("source", UID, 3, 7, 11)
     names = {
         version_digest(made_of.source, made_of.log, offset, checksum) for offset in (3, 4) for checksum in (11, 12)

@@ -83,7 +83,7 @@ SCENES = {
 
 
 def batch_of(body: dict[str, Any], living: LivingRevision) -> ChangeBatch:
-    served = served_revision(living._loaded, living)
+    served = served_revision(living.loaded, living)
     return read_changes(json.dumps(body).encode(), b"application/json", served)[1]
 
 
@@ -130,6 +130,6 @@ def test_an_older_model_answers_over_the_newest_version_of_edges_with_payload(
     for name in loaded.variants:
         np.testing.assert_allclose(
             served_revision(loaded, again).compute.infer(name, seeds.copy(), 0).scores,
-            served_revision(older._loaded, older).compute.infer(name, np.asarray(kept, np.int64), 0).scores,
+            served_revision(older.loaded, older).compute.infer(name, np.asarray(kept, np.int64), 0).scores,
             atol=1e-6, rtol=1e-6, err_msg=name,
         )  # fmt: skip

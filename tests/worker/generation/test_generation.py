@@ -56,8 +56,8 @@ CLASSES = (3, 7, 100)
 def short_profiles() -> Iterator[None]:
     """Two rounds instead of seconds of them: what is measured here is never asserted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profile_module, "_ROUNDS", (2, 2))
-        patch.setattr(profile_module, "_NEW_NODES_ROUNDS", (3, 3))
+        patch.setattr(profile_module, "ROUNDS", (2, 2))
+        patch.setattr(profile_module, "NEW_NODES_ROUNDS", (3, 3))
         yield
 
 
@@ -1002,7 +1002,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation import profile
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.repository.repository import Repository
-profile._ROUNDS = profile._NEW_NODES_ROUNDS = (2, 2)
+profile.ROUNDS = profile.NEW_NODES_ROUNDS = (2, 2)
 service = GNNService.model_validate_json(sys.stdin.read())
 print(generate(service, Repository(Path(sys.argv[1]), "default", "tiny")).generator)
 print(sorted({name.split(".")[0] for name in sys.modules} & {"torch", "torch_geometric", "sklearn"}))

@@ -55,7 +55,7 @@ class Living:
 
     @property
     def served(self) -> ServedRevision:
-        return served_revision(self.living._loaded, self.living)
+        return served_revision(self.living.loaded, self.living)
 
     def outputs(self, variant: str, body: dict[str, Any]) -> np.ndarray:
         """What a variant gives of the nodes of a request, in the order of the nodes that are computed."""
@@ -177,7 +177,7 @@ def test_over_types_each_end_has_a_row_of_its_own(typed_links: Living) -> None:
     assert judged is not None and 0 < judged.roc_auc <= 1
     assert manifest.links is not None
     for end in (manifest.links.first, manifest.links.second):
-        loaded = typed_links.living._loaded
+        loaded = typed_links.living.loaded
         rows = infer_batch(loaded, "mlp0", np.arange(end.start, end.start + 3), 0).scores
         assert rows.shape == (3, 8) and np.abs(rows).max(axis=1).min() > 0
 

@@ -20,7 +20,7 @@ INFORMATIVE = (2, 5, 7)
 
 @pytest.fixture(autouse=True)
 def short_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_module, "_ROUNDS", (2, 2))
+    monkeypatch.setattr(profile_module, "ROUNDS", (2, 2))
 
 
 def service(folder: Path, model: dict[str, Any] | None = None, **pruning: Any) -> GNNService:

@@ -42,7 +42,7 @@ TRAININGS = sum(NETWORKS.values())
 
 @pytest.fixture(autouse=True)
 def short_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_module, "_ROUNDS", (2, 2))
+    monkeypatch.setattr(profile_module, "ROUNDS", (2, 2))
 
 
 class StoppedError(Exception):
@@ -121,7 +121,7 @@ def details(reports: list[Progress], stage: str) -> list[str]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RevisionManifest, list[Progress]]:
     folder = tmp_path_factory.mktemp("uninterrupted")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profile_module, "_ROUNDS", (2, 2))
+        patch.setattr(profile_module, "ROUNDS", (2, 2))
         manifest, reports = generate_counting(folder, CountedTraining())
     HeardSteps(reports).check()
     assert not (repository_in(folder).folder / "trained").exists()
@@ -194,7 +194,7 @@ def test_a_failure_after_training_costs_no_training(tmp_path: Path, monkeypatch:
     with pytest.raises(StoppedError):
         generate_counting(tmp_path, CountedTraining())
     monkeypatch.undo()
-    monkeypatch.setattr(profile_module, "_ROUNDS", (2, 2))
+    monkeypatch.setattr(profile_module, "ROUNDS", (2, 2))
 
     training = CountedTraining()
     generate_counting(tmp_path, training)

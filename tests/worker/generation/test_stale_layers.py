@@ -88,7 +88,7 @@ def test_layers_that_follow_no_changes_are_not_measured(tmp_path: Path) -> None:
 
 def test_layers_over_several_types_are_measured(tmp_path: Path) -> None:
     made(tmp_path, "GraphSAGE", TYPED_VARIANTS)
-    (one,) = measured(opened_types(tmp_path)._loaded)
+    (one,) = measured(opened_types(tmp_path).loaded)
     assert (one.layer, one.variant) == (2, "stored2")
     assert {changes.kind for changes in one.changes} == {"edges", "newNodes"}
     assert all(changes.points[-1].differing == 0 for changes in one.changes)
@@ -126,7 +126,7 @@ def one_type(rules: EdgeRules) -> Callable[[Path], Played]:
 def several_types(folder: Path) -> Played:
     made(folder, "GraphSAGE", TYPED_VARIANTS)
     living = opened_types(folder)
-    return Played(living, PlayedChanges(living._loaded, living))
+    return Played(living, PlayedChanges(living.loaded, living))
 
 
 GRAPHS = {

@@ -28,6 +28,7 @@ from gnnserve_api.files.links import LinkCalibration
 from gnnserve_api.files.repository import PAIRS_SCHEMA_VERSION, RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.inference.batch import with_cascades
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.models.decoder import build_decoder
@@ -215,8 +216,6 @@ def test_nothing_is_computed_twice_where_all_are_sure(served: ServedRevision) ->
     def infer(variant: str, seeds: np.ndarray, key: int, **more: Any) -> Any:
         seen.append(variant)
         return served.compute.infer(variant, seeds, key, **more)
-
-    from gnnserve_worker.inference.batch import with_cascades
 
     for cascade, stages in ((sure, ["mlp0"]), (unsure, ["mlp0", "x1"])):
         decided = ByPair.of(

@@ -26,6 +26,8 @@ from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.inference.batch import draw_sample
 from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.models.architecture import RelationalShape
+from gnnserve_worker.models.graphsage import RelationalGraphSageSpec
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.relations import sample_relations
@@ -155,9 +157,6 @@ def test_relations_that_nothing_reads_back_still_equal_torch_geometrics(tmp_path
 
 
 def _expected_keys(data: GraphData) -> set[str]:
-    from gnnserve_worker.models.architecture import RelationalShape
-    from gnnserve_worker.models.graphsage import RelationalGraphSageSpec
-
     return {*RelationalGraphSageSpec().shapes(RelationalShape(data.schema, HIDDEN, CLASSES, 2))}
 
 

@@ -20,7 +20,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families.family import Ingredients
 from gnnserve_worker.generation.families.registry import plan_families
 from gnnserve_worker.generation.families.write import write_plans
-from gnnserve_worker.generation.hidden import _cut
+from gnnserve_worker.generation.hidden import ranges_of_nodes
 from gnnserve_worker.generation.ranking import Ranking
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
@@ -108,7 +108,7 @@ def test_what_is_left_of_a_network_has_its_last_layers_and_its_first_draws() -> 
 def test_blocks_of_nodes_have_all_of_them_once(width: int) -> None:
     degrees = np.array([0, 5, 2**21, 0, 0, 2**20, 1, 2**20 - 1, 7])
     indptr = np.concatenate([[0], np.cumsum(degrees)])
-    bounds = _cut(indptr, width)
+    bounds = ranges_of_nodes(indptr, width)
     assert [node for start, end in bounds for node in range(start, end)] == list(range(len(degrees)))
     assert all(end == start + 1 or indptr[end] - indptr[start] <= 2**20 for start, end in bounds)
 

@@ -384,7 +384,7 @@ def test_a_program_follows_changes_and_is_carried_over_the_graph_that_has_them(g
     living.apply(1, [batch])
     positions = living.graph.ids.find(ids_of([3, 7, NODES]))
     assert positions is not None
-    assert_close(infer_batch(living._loaded, "x1", positions, 1).scores, scores[[3, 7, NODES]])
+    assert_close(infer_batch(living.loaded, "x1", positions, 1).scores, scores[[3, 7, NODES]])
 
 
 @pytest.mark.parametrize(

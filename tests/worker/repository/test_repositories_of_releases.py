@@ -175,14 +175,14 @@ def test_requests_are_answered(release: Release) -> None:
 @pytest.mark.parametrize("release", CHANGED, indirect=True)
 def test_a_change_that_the_release_took_is_read_alike_and_makes_the_same_scores(release: Release) -> None:
     living = release.living()
-    served = served_revision(living._loaded, living)
+    served = served_revision(living.loaded, living)
     written, _ = read_changes((release.made / "change.json").read_bytes(), b"application/json", served)
     kept = (release.made / "change.bin").read_bytes()
     assert written == kept, "the log of a service goes on from one release to the next"
     (said,) = living.apply(1, [read_changes(kept, CHANGES_TYPE.encode(), served)[1]])
     assert isinstance(said, BatchEffect), said
-    for name in living._loaded.variants:
-        found = whole(living._loaded, name, release.scores["seeds"])
+    for name in living.loaded.variants:
+        found = whole(living.loaded, name, release.scores["seeds"])
         np.testing.assert_allclose(found, release.scores[f"changed.{name}"], rtol=CLOSE, atol=CLOSE, err_msg=name)
 
 
@@ -191,7 +191,7 @@ def test_a_log_that_the_release_wrote_is_folded_into_its_graph(release: Release)
     updates = UpdatesOptions(SqliteFile(release.root / "log.sqlite"), UID, ROOM_BYTES)
     living = release.living()
     kept = (release.made / "change.bin").read_bytes()
-    batch = read_changes(kept, CHANGES_TYPE.encode(), served_revision(living._loaded, living))[1]
+    batch = read_changes(kept, CHANGES_TYPE.encode(), served_revision(living.loaded, living))[1]
     living.apply(1, [batch])
     with opened_log(updates.log, UID) as log:
         log.append([Entry("tests", 1, batch.counts.items, kept)])
@@ -202,7 +202,7 @@ def test_a_log_that_the_release_wrote_is_folded_into_its_graph(release: Release)
     for name in loaded.variants:
         scores = [
             whole(one, name, served_revision(one, replica).graph.naming.find(ids))
-            for one, replica in ((loaded, None), (living._loaded, living))
+            for one, replica in ((loaded, None), (living.loaded, living))
         ]
         np.testing.assert_allclose(*scores, rtol=CLOSE, atol=CLOSE, err_msg=name)
 

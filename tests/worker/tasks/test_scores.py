@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.training import Majority
@@ -40,8 +41,6 @@ def test_f1_micro_counts_every_pair_of_node_and_class(
 
 
 def test_f1_micro_equals_scikit_learns() -> None:
-    from sklearn.metrics import f1_score
-
     draw = np.random.default_rng(0)
     scores, labels = draw.normal(size=(40, 7)), draw.integers(0, 2, (40, 7), dtype=np.uint8)
 
@@ -64,8 +63,6 @@ def probabilities(scores: np.ndarray) -> np.ndarray:
 
 
 def test_metrics_of_one_class_a_node_equal_scikit_learns() -> None:
-    from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
-
     scores, labels = SINGLE
     chances = probabilities(scores)
     one_hot = labels[:, None] == np.arange(4)
@@ -75,8 +72,6 @@ def test_metrics_of_one_class_a_node_equal_scikit_learns() -> None:
 
 
 def test_metrics_of_several_classes_a_node_equal_scikit_learns() -> None:
-    from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
-
     scores, labels = SEVERAL
     assert evaluate(*SEVERAL, "f1Macro") == pytest.approx(f1_score(labels, scores > 0, average="macro"))
     assert evaluate(*SEVERAL, "averagePrecision") == pytest.approx(average_precision_score(labels, scores))
@@ -84,8 +79,6 @@ def test_metrics_of_several_classes_a_node_equal_scikit_learns() -> None:
 
 
 def test_of_two_classes_the_second_is_the_one_that_is_looked_for() -> None:
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
     scores, labels = BINARY
     chances = probabilities(scores)[:, 1]
     assert evaluate(*BINARY, "averagePrecision") == pytest.approx(average_precision_score(labels, chances))

@@ -27,7 +27,8 @@ AnyId = int | str | TypedNodeId
 _POSITIONS = np.dtype(np.int64)
 _FEW_NODES = 32
 """Up to here Python looks at each node before numpy has begun."""
-_FEW_IDS = 256
+FEW_IDS = 256
+"""Most ids that are found one by one, as a list."""
 _LISTED = "GET /v1/nodes lists its node ids"
 
 
@@ -231,7 +232,7 @@ class PositionNaming(_IntegerForm):
         return ids
 
     def place(self, ids: Sequence[int]) -> list[int]:
-        if len(ids) <= _FEW_IDS:  # a list is several times as quick as an array
+        if len(ids) <= FEW_IDS:  # a list is several times as quick as an array
             return [id_ if 0 <= id_ < self.nodes else -1 for id_ in ids]
         return super().place(ids)
 
@@ -355,7 +356,7 @@ class TextsWithTypesNaming(TextNaming):
     def unknown(self, where: str, shown: str, otherwise: str = "") -> RequestError:
         remedy = _LISTED
         if "/" not in shown:
-            example = next(iter(self.shown(0, _FEW_IDS)), "type/id")
+            example = next(iter(self.shown(0, FEW_IDS)), "type/id")
             remedy = f"nodes are named with their type, as in {shown_value(example)}; {remedy}"
         return _unknown(where, shown, remedy, otherwise)
 

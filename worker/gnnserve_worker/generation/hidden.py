@@ -49,7 +49,7 @@ def aggregated_blocks(
     def part_of(start: int, end: int) -> np.ndarray:
         return np.arange(start, end) if wanted is None else wanted[start:end]
 
-    bounds = _cut(graph.indptr if wanted is None else _read_by(graph.indptr, wanted), linear.aggregated)
+    bounds = ranges_of_nodes(graph.indptr if wanted is None else _read_by(graph.indptr, wanted), linear.aggregated)
     threads = thread_count()
     for first in range(0, len(bounds), threads):
         parts = bounds[first : first + threads]
@@ -113,7 +113,7 @@ def _in_memory(values: np.ndarray) -> Rows:
     return Rows(float32, np.pad(values, ((0, 0), (0, float32.padded_columns(columns) - columns))), NO_SCALES)
 
 
-def _cut(indptr: np.ndarray, width: int) -> list[tuple[int, int]]:
+def ranges_of_nodes(indptr: np.ndarray, width: int) -> list[tuple[int, int]]:
     """Ranges of nodes, one after the other, none of which reads or writes much more than fits a cache of some MB."""
     nodes = len(indptr) - 1
     most_nodes = max(1, _PART_BYTES // (4 * width))

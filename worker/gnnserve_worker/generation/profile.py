@@ -37,15 +37,17 @@ BATCH_SEEDS = (1, 32, 1024)
 """Batch sizes that are measured. 1 and 32 are typical of requests; 1024 is the batch of Dynamic GNN inference
 as-a-service, section 4."""
 BUDGET_S = 3.0
-"""Time for one batch size over all variants, in seconds; the minimum of `_ROUNDS` is done even if it takes longer."""
+"""Time for one batch size over all variants, in seconds; the minimum of `ROUNDS` is done even if it takes longer."""
 BUDGET_VARIABLE = "GNNSERVE_PROFILE_SECONDS"
 """The variable of the environment with another such time: longer on a machine that is never quiet, shorter where the
 latencies are not read."""
-_ROUNDS = (5, 2000)
+ROUNDS = (5, 2000)
+"""Fewest and most measurements of a variant."""
 _NEW_NODES_SHARE = 0.2
 """Share of a batch size's time that the same size of new nodes gets: their times are a first guess, since what requests
 bring is not known here."""
-_NEW_NODES_ROUNDS = (3, 500)
+NEW_NODES_ROUNDS = (3, 500)
+"""Fewest and most measurements of a variant over new nodes."""
 _SIZE_PARTS = round(1 / _NEW_NODES_SHARE)
 """Parts that a batch size counts as in reports, where the same size of new nodes is one, and so is the accuracy of a
 variant: the time left is told from the parts that are done."""
@@ -230,13 +232,13 @@ class _Subject:
 
 def _measure_latencies(subject: _Subject, nodes: np.ndarray, seeds: int, budget_s: float) -> dict[str, LatencyProfile]:
     infer = partial(subject.infer_each, with_embeddings=False)
-    return measure_latencies(infer, subject.names, nodes, seeds, budget_s=budget_s, rounds=_ROUNDS)
+    return measure_latencies(infer, subject.names, nodes, seeds, budget_s=budget_s, rounds=ROUNDS)
 
 
 def _measure_new_nodes(subject: _Subject, nodes: np.ndarray, seeds: int, budget_s: float) -> dict[str, NewNodesLatency]:
     share_s = _NEW_NODES_SHARE * budget_s
     return measure_new_nodes(
-        subject.infer_each, subject.able, subject.revision, nodes, seeds, budget_s=share_s, rounds=_NEW_NODES_ROUNDS
+        subject.infer_each, subject.able, subject.revision, nodes, seeds, budget_s=share_s, rounds=NEW_NODES_ROUNDS
     )
 
 

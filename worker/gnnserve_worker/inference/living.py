@@ -113,7 +113,8 @@ class LivingRevision:
         """Seconds in which they were."""
         self._inferences = 0
         """How many there were when changes were published last."""
-        self._loaded = loaded
+        self.loaded = loaded
+        """The revision with what has changed."""
         self.first_nodes, self.first_edges = self.graph.taken, self.graph.lists.used_entries
         """Nodes of the revision's own, of all types, and entries of its lists."""
         self._computing = threading.Lock()
@@ -266,9 +267,9 @@ class LivingRevision:
 
     def variants_of(self, layer: StaleLayer) -> tuple[str, ...]:
         """Names of the variants that read the rows of a stored layer, by way of a cascade too."""
-        variants = self._loaded.variants.items()
+        variants = self.loaded.variants.items()
         found = [name for name, variant in variants if self.refreshing.layer_of(variant.table) is layer]
-        manifest = self._loaded.manifest
+        manifest = self.loaded.manifest
         cascades = () if manifest is None else manifest.cascades
         return (*found, *(one.name for one in cascades if {one.first, one.then} & {*found}))
 
@@ -341,7 +342,7 @@ class LivingRevision:
         the end of the room there are none, so that the first that finds no room is the same one."""
         most = MOST_ITEMS if self.inferences == self._inferences else _SHARED_ITEMS
         room = min(most, (self.max_delta_bytes - self.delta_bytes) // self._item_bytes)
-        items, width, joins = 0, self._loaded.new_nodes.features, self.drafting.graph.joins
+        items, width, joins = 0, self.loaded.new_nodes.features, self.drafting.graph.joins
         for place, batch in enumerate(batches):
             items += batch.counts.items
             if items > room or not joins(batch) or (len(batch.features) and batch.features.shape[1] != width):
@@ -361,7 +362,7 @@ class LivingRevision:
         return int(wrong.min()) if len(wrong) else None
 
     def _check_features(self, batch: ChangeBatch) -> ChangeRefusal | None:
-        counts, rows, width = batch.counts, batch.features, self._loaded.new_nodes.features
+        counts, rows, width = batch.counts, batch.features, self.loaded.new_nodes.features
         if counts.rows and rows.shape[1] != width:
             message = f"{rows.shape[1]:,} features a node, and the graph has {width:,}"
             remedy = "give every column of the graph's source"
@@ -427,7 +428,7 @@ class LivingRevision:
 
     def _write_lists(self, listed: np.ndarray) -> None:
         """These neighbour lists (int64), and what their nodes weigh."""
-        lists, roots = self.graph.lists, self._loaded.reading.neighbour_roots
+        lists, roots = self.graph.lists, self.loaded.reading.neighbour_roots
         lists.follow(self.drafting.graph.lists, listed)
         if roots is not None:
             renew_inverse_roots(lists.bounds, lists.indices, listed, roots)

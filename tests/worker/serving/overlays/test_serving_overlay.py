@@ -46,7 +46,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.openapi import complete
 from gnnserve_worker.serving.requests import Question
 
-FEW_IDS = naming._FEW_IDS
+FEW_IDS = naming.FEW_IDS
 NEW = {"id": 99, "features": [1, 2, 3, 4, 5]}
 OTHER = {"id": 98, "features": {"amount": 7}}
 
@@ -604,7 +604,7 @@ def test_both_forms_of_one_overlay_are_read_alike(
         [[position(end) for end in edge] for edge in edges],
         [position(node) for node in nodes],
     )
-    with mock.patch.object(naming, "_FEW_IDS", few):  # many ids are found in another way
+    with mock.patch.object(naming, "FEW_IDS", few):  # many ids are found in another way
         assert brought(ask(body, of)) == expected
     if kind != "texts":
         scale = 10 if kind == "integers" else 1
