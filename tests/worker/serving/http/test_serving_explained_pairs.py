@@ -94,6 +94,38 @@ def test_an_influence_is_what_the_link_loses_without_the_edge(service: tuple[Pub
     assert sizes == sorted(sizes, reverse=True)
 
 
+_DRAWN = 2
+SAMPLED = {
+    "one type": (lambda root: one_type(root, "Dot"), (17, 3), {}),
+    "several types": (of_types, ("user/3", "item/5"), {}),
+    "by relation": (
+        of_types,
+        ("user/3", "item/5"),
+        {"relationFanouts": [{"relation": "user knows user", "fanouts": [1, 1]}], "fanouts": [_DRAWN, _DRAWN]},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT"])
+def test_a_neighbour_that_is_not_drawn_has_no_influence(kind: str, architecture: str, tmp_path: Path) -> None:
+    """In a shorter list others would be drawn, and what these change be told as the influence of many."""
+    made, pair, model = SAMPLED[kind]
+    spec = made(tmp_path)
+    del spec["embeddings"]
+    spec["model"] |= {"fanouts": [_DRAWN, _DRAWN], "architecture": architecture, **model}
+    revision = published(tmp_path, spec).served()
+    (response,) = ask(revision, {"pair": pair, "count": 100})
+    assert response.status_code == 200, response.text
+    told, by_list = response.json(), dict[tuple[Any, Any], list[float]]()
+    for one in told["neighbours"]:
+        by_list.setdefault((one["of"], one.get("relation")), []).append(abs(one["influence"]))
+    assert max(map(len, by_list.values())) > 2 * _DRAWN
+    for of, influences in by_list.items():
+        assert sum(one > 1e-6 for one in influences) <= _DRAWN, of
+    assert any(one > 1e-5 for influences in by_list.values() for one in influences)
+
+
 def test_edges_of_both_nodes_are_tried_in_turns_and_a_node_alone_has_none(
     service: tuple[Published, tuple[Any, Any]],
 ) -> None:

@@ -2,9 +2,10 @@
 
 A node is asked as a new one of an overlay: as it is stored and with all of its neighbours, then with one of them left
 out in turn. So nothing but the edge differs between two answers, and the engine computes them as it does every
-prediction, with the draws of one seed. Where a node has more neighbours than the variant draws, an edge counts as far
-as it is drawn. Of a pair each node is computed by itself, and the score is made of both. Of a node that has no answer,
-its neighbours are told alone.
+prediction, with the draws of one seed. A draw is of places in a list, so that a list which is not read whole keeps its
+length: the neighbour beside the one that is left out stands there, too, and one that is not drawn has no influence. In
+a shorter list others would be drawn, and what they change be told of the edge. Of a pair each node is computed by
+itself, and the score is made of both. Of a node that has no answer, its neighbours are told alone.
 
 What is explained is one node or two, the nodes that each reads, and the same node without one of them
 (`ExplainedNode`). Nodes of any type may be looked at, so that people find their way from one to the next; only those
@@ -14,6 +15,7 @@ that the task answers about are explained.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
@@ -177,6 +179,7 @@ async def _influences(
     edges: Sequence[_Edge],
 ) -> _Influences | Outcome:
     revision, scores = lane.revision, explained.scores
+    drawn = _most_drawn(variant, revision)
     lists = [[one.neighbours for one in node.lists] for node in nodes]
 
     async def ask(end: int, read: _Lists) -> Outcome:
@@ -193,7 +196,7 @@ async def _influences(
         # Settings may have changed meanwhile; another revision may not.
         if (present := model.lane) is not None and present.revision is revision:
             lane = present
-        asked = (ask(edge.end, _left_out(lists[edge.end], edge)) for edge in edges[start : start + at_once])
+        asked = (ask(edge.end, _left_out(lists[edge.end], edge, drawn)) for edge in edges[start : start + at_once])
         parts += await asyncio.gather(*asked)
     probability, found = scores.probability(whole, column), list[float]()
     for edge, part in zip(edges, parts, strict=True):
@@ -204,8 +207,25 @@ async def _influences(
     return _Influences({"probability": probability, **scores.told(whole, column)}, found)
 
 
-def _left_out(lists: _Lists, edge: _Edge) -> _Lists:
-    return [one[one != edge.neighbour] if place == edge.place else one for place, one in enumerate(lists)]
+def _most_drawn(variant: str, revision: ServedRevision) -> float:
+    """Most neighbours that a variant draws of a list of the node that is asked about, the fewest of what it consists
+    of; infinite where it reads lists whole, or none."""
+    manifest = revision.manifest
+    stages = {one.name: (one.first, one.then) for one in manifest.cascades}.get(variant, (variant,))
+    read = [one for one in manifest.variants if one.name in stages]
+    by_hop = [fanouts for one in read for fanouts in (one.relation_fanouts or (one.fanouts,))]
+    return min((fanouts[0] for fanouts in by_hop if fanouts and fanouts[0] > 0), default=math.inf)
+
+
+def _left_out(lists: _Lists, edge: _Edge, drawn: float) -> _Lists:
+    """The lists without the edge, however often it is there. `drawn`: most neighbours that are drawn of a list."""
+    listed = lists[edge.place]
+    is_left = listed == edge.neighbour
+    without = listed[~is_left]
+    if len(listed) > drawn and len(without):
+        behind = int(is_left.nonzero()[0][-1]) + 1
+        without = np.where(is_left, listed[behind] if behind < len(listed) else without[-1], listed)
+    return [without if place == edge.place else one for place, one in enumerate(lists)]
 
 
 def _neighbours(
