@@ -99,7 +99,7 @@ class FollowAxis(StrEnum):
     OVERLAYS = "overlays"
     """What a request brings along, and changes."""
     CHANGES = "changes"
-    """Changes alone: rows of later layers are made anew over as many hops, which is too much for one request."""
+    """Changes alone: rows are made anew over lists by relation, or over several hops by one layer."""
     NOTHING = "nothing"
     """Rows hold neighbours of the graph as it was generated, and what they are made of is not kept."""
 
@@ -258,14 +258,14 @@ class VariantPoint:
 
 _MADE_ANEW = "made anew where the graph changes"
 _STORED_LAYERS = {
-    FollowAxis.OVERLAYS: "first layer stored per node, over all neighbours",
+    FollowAxis.OVERLAYS: "a layer stored per node, over all neighbours",
     FollowAxis.CHANGES: f"a layer stored per node, {_MADE_ANEW}",
     FollowAxis.NOTHING: "a later layer stored per node, over all neighbours",
 }
 
 _LISTED_LAYERS = "the layers that the manifest lists"
 _STORED_LISTED = {
-    FollowAxis.OVERLAYS: "the first one stored per node, over all neighbours",
+    FollowAxis.OVERLAYS: "the first ones stored per node, over all neighbours",
     FollowAxis.CHANGES: f"the first ones stored per node, {_MADE_ANEW}",
     FollowAxis.NOTHING: "the first ones stored per node, over all neighbours",
 }
@@ -278,7 +278,7 @@ FOLDED = replace(PRUNED.propagated(), follows=FollowAxis.OVERLAYS)
 PROJECTED = VariantPoint(RowAxis.PRODUCTS)
 """The first layer's product per node instead of features."""
 STORED = VariantPoint(RowAxis.HIDDEN)
-"""The first layer's output, over all neighbours, as the second layer's product per node."""
+"""A layer's output, over all neighbours, as the next layer's product per node."""
 GIVEN = VariantPoint(RowAxis.FEATURES, ColumnAxis.CHOSEN)
 """Feature columns and a network that the user has chosen and trained."""
 GIVEN_PRODUCTS = replace(GIVEN, rows=RowAxis.PRODUCTS)
@@ -296,7 +296,7 @@ STORED_LISTED = replace(LISTED, rows=RowAxis.HIDDEN, follows=FollowAxis.NOTHING)
 STORED_LISTED_FOLLOWING = replace(STORED_LISTED, follows=FollowAxis.CHANGES)
 """The same, whose rows are made anew where the graph changes."""
 STORED_LISTED_OVERLAYS = replace(STORED_LISTED, follows=FollowAxis.OVERLAYS)
-"""The first layer alone, which reads neighbours and no further nodes: rows are made anew where requests reach, too."""
+"""Layers which read neighbours and no further nodes: rows are made anew where requests reach, too."""
 ONE_ROW = VariantPoint(RowAxis.PRODUCTS, hops=HopAxis.OWN_ROW, network=NetworkAxis.PERCEPTRON)
 """A perceptron over a node's own features, whose first layer is stored per node."""
 CASCADE = VariantPoint(RowAxis.STAGES, network=NetworkAxis.CASCADE)

@@ -35,7 +35,7 @@ propagated                  --e a-w- circle   reads columns of propagated featur
 propagated-following        oce a-w- circle   an embedding per node, made anew where the graph changes
 projected                   oce -p-w diamond  first layer stored per node: nothing lost but rounding
 propagated-projected        --e -p-w diamond  scores stored per node: nothing lost but rounding
-stored                      oc- ap-- pentagon first layer stored per node, over all neighbours
+stored                      oc- ap-- pentagon a layer stored per node, over all neighbours
 stored-deeper               --- ap-- pentagon a later layer stored per node, over all neighbours
 stored-deeper-following     -c- ap-- pentagon a layer stored per node, made anew where the graph changes
 given                       oce a--- square   given, with feature columns of its own
@@ -46,7 +46,7 @@ pruned-layers               oce a-w- circle   the layers that the manifest lists
 projected-layers            oce -p-w diamond  the layers that the manifest lists, what is of a node alone stored per node: nothing lost but rounding
 stored-layers               --- ap-- pentagon the layers that the manifest lists, the first ones stored per node, over all neighbours
 stored-following-layers     -c- ap-- pentagon the layers that the manifest lists, the first ones stored per node, made anew where the graph changes
-stored-overlays-layers      oc- ap-- pentagon the layers that the manifest lists, the first one stored per node, over all neighbours
+stored-overlays-layers      oc- ap-- pentagon the layers that the manifest lists, the first ones stored per node, over all neighbours
 fanouts                     oce a--- triangle samples fewer neighbours
 projected-fanouts           oce -p-- triangle samples fewer neighbours
 stored-fanouts              oc- ap-- triangle samples fewer neighbours
@@ -63,13 +63,13 @@ stored-following-layers-fanouts -c- ap-- triangle samples fewer neighbours
 stored-overlays-layers-fanouts oc- ap-- triangle samples fewer neighbours
 channels                    oc- a--- circle   reads feature columns; fewer hidden channels
 channels-projected          oc- ap-- diamond  fewer hidden channels, first layer stored per node
-channels-stored             oc- ap-- pentagon fewer hidden channels, first layer stored per node, over all neighbours
+channels-stored             oc- ap-- pentagon fewer hidden channels, a layer stored per node, over all neighbours
 channels-stored-deeper-following -c- ap-- pentagon fewer hidden channels, a layer stored per node, made anew where the graph changes
 channels-layers             oc- a--- circle   the layers that the manifest lists, fewer hidden channels, over all feature columns
 channels-pruned-layers      oc- a--- circle   the layers that the manifest lists, fewer hidden channels, over the most important feature columns
 channels-projected-layers   oc- ap-- diamond  the layers that the manifest lists, fewer hidden channels, what is of a node alone stored per node
 channels-stored-following-layers -c- ap-- pentagon the layers that the manifest lists, fewer hidden channels, the first ones stored per node, made anew where the graph changes
-channels-stored-overlays-layers oc- ap-- pentagon the layers that the manifest lists, fewer hidden channels, the first one stored per node, over all neighbours
+channels-stored-overlays-layers oc- ap-- pentagon the layers that the manifest lists, fewer hidden channels, the first ones stored per node, over all neighbours
 channels-fanouts            oc- a--- triangle samples fewer neighbours
 channels-projected-fanouts  oc- ap-- triangle samples fewer neighbours
 channels-stored-fanouts     oc- ap-- triangle samples fewer neighbours

@@ -145,8 +145,8 @@ class Variants(ApiModel):
     """Layers whose output is computed ahead of time for every node, as in `[1]`: stored1 reads what is left of the
     network, with the second layer's product stored, and samples the first of model.fanouts alone. The last layer's
     output is the scores: a row for each seed. Computed over all neighbours, so that answers differ from those of x1,
-    which samples them. Only stored1 answers requests with an overlay, that of model.layers does not, and
-    none gives embeddings. Empty: none."""
+    which samples them. Requests with an overlay are answered by stored1, and by others with
+    storedFollowChanges; none gives embeddings. Empty: none."""
 
     stored_follow_changes: bool = False
     """Whether layers of `stored` behind the first follow changes of the graph (`spec.updates`), as stored1 always does.

@@ -46,11 +46,11 @@ class RandomModels:
     runs = ()
     decoder: Mapping[str, np.ndarray] = {}
 
-    def __init__(self, network: NetworkManifest) -> None:
-        self._network = network
+    def __init__(self, network: NetworkManifest, features: int = FEATURES) -> None:
+        self._network, self._features = network, features
 
     def master(self, name: str) -> Tensors:
-        return random_tensors(self._network, FEATURES, seed=1)
+        return random_tensors(self._network, self._features, seed=1)
 
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
         return random_tensors(self._network, len(columns), seed=2)
@@ -71,12 +71,13 @@ def generated(
     ids: NodeIds | None = None,
     variants: dict[str, object] = VARIANTS,
     max_delta_bytes: int | None = None,
+    layers: int | None = None,
 ) -> LoadedRevision:
     """A revision as generation makes it, over all neighbours; features are not scaled. With `max_delta_bytes` it is
-    opened for changes."""
+    opened for changes. `layers`: those of the network; None: as many as are stored, and two at least."""
     graph, features, rules = data
     stored: Any = variants["stored"]
-    layers = max(2, *stored)
+    layers = layers or max(2, *stored)
     spec = GNNServiceSpec.model_validate(
         {
             "graph": {"source": {"builtin": "Digits"}, "normalization": "Disabled"},
@@ -91,7 +92,7 @@ def generated(
         ids=ids,
     )  # fmt: skip
     repository = Repository(root, "tests", digest)
-    models = RandomModels(spec.model.network(3))
+    models = RandomModels(spec.model.network(3), features.shape[1])
     # All variants are kept, also those that others happen to be as accurate and as fast as.
     with patch.object(one_relation, "worth_keeping", tuple):
         made = generate_over(spec, given, labels_of(given), repository, lambda data, features: models)

@@ -13,6 +13,7 @@ from gnnserve_worker.graph.change_batch import BatchEffect, ChangeBatch
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.opening.loaded import LoadedRevision
 
 NODES = 40
 CLOSE = 1e-5
@@ -34,13 +35,17 @@ class Scene:
         rules: EdgeRules = UNDIRECTED,
         stored: tuple[int, ...] = (1, 2),
         nodes: int = NODES,
+        layers: int | None = None,
     ) -> None:
+        """`layers`: as of `generated`."""
+        self.layers = layers
         self.root, self.architecture = root, architecture
         self.variants: dict[str, object] = {**DEEPER, "stored": [*stored]}
         self.plain = PlainGraph(nodes, 31, rules)
         self.loaded = generated(
-            root, "living", architecture, self.plain.built(), variants=self.variants, max_delta_bytes=ROOM_BYTES
-        )
+            root, "living", architecture, self.plain.built(), variants=self.variants, max_delta_bytes=ROOM_BYTES,
+            layers=layers,
+        )  # fmt: skip
         self.living = LivingRevision(self.loaded, ROOM_BYTES, refresh=budget)
         self.served = served_revision(self.loaded, self.living)
         self.draw, self.fresh = np.random.default_rng(32), [*range(100_000, 10_000, -1)]
@@ -61,9 +66,15 @@ class Scene:
     def errors(self) -> np.ndarray:
         return self.living.refreshing.layers[-1].rows.errors
 
+    def over(self, plain: PlainGraph, digest: str) -> LoadedRevision:
+        """A revision of that graph, with the same weights."""
+        return generated(
+            self.root, digest, self.architecture, plain.built(), variants=self.variants, layers=self.layers
+        )
+
     def rebuilt(self) -> dict[str, np.ndarray]:
         """Answers of the graph built anew, by variant."""
-        built = generated(self.root, "rebuilt", self.architecture, self.plain.built(), variants=self.variants)
+        built = self.over(self.plain, "rebuilt")
         seeds = np.arange(len(self.plain.lists))
         return {name: infer_batch(built, name, seeds, 0).scores for name in built.variants}
 

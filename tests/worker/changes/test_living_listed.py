@@ -143,7 +143,7 @@ def test_layers_that_count_edges_of_neighbours_follow_changes(tmp_path: Path) ->
 def assert_it_follows(scene: Scene, plain: PlainGraph) -> None:
     families = {one.name: one.family for one in scene.manifest.variants}
     assert families["stored1"] in {"stored-overlays-layers", "stored-following-layers"}
-    assert families["stored2-int8"] == "stored-following-layers"
+    assert families["stored2-int8"] in {"stored-overlays-layers", "stored-following-layers"}
     draw, fresh = np.random.default_rng(4), [*range(1000, 900, -1)]
     assert_as_built_anew(scene, plain)
     for size in (2, 6, 12):

@@ -1,4 +1,6 @@
-"""Predictions over stored layers whose rows may be stale: of the rows that a batch reads, some are refreshed before."""
+"""Predictions over stored layers whose rows may be stale: of the rows that a batch reads, some are refreshed before,
+and some of those that its requests change are chosen to be made.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ from gnnserve_worker.inference.batch import Infer, Inference, StageTimes, draw_s
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.kernels.view import unpack
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.overlay_reach import NOTHING_REACHED
+from gnnserve_worker.opening.overlay_rows import OverlayRows
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import Scratch
 from gnnserve_worker.staleness.refreshing import TURN_US, StaleLayer
@@ -47,7 +51,9 @@ def refreshed(infer: Infer, loaded: LoadedRevision, living: LivingRevision | Non
             view: BatchView | None = None,
         ) -> Inference:
             found = variants.get(variant)
-            if found is None or not found[1].rows.count:
+            rows = None if found is None or view is None or view.features is None else found[0].rows
+            reaching = rows if isinstance(rows, OverlayRows) and rows.layer > 1 else None
+            if found is None or (reaching is None and not found[1].rows.count):
                 return infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
             began_s = time.perf_counter()
             # Draws depend on the key, so that these are the rows that the batch will read.
@@ -56,11 +62,18 @@ def refreshed(infer: Infer, loaded: LoadedRevision, living: LivingRevision | Non
             if found[1] is refreshing.first:
                 read = refreshing.make_read(sample.nodes, sample.neighbours, _corrected(view))
             else:
-                read = refreshing.refresh_read(
-                    found[1], sample.nodes, sample.neighbours, most_permille=most_permille, most_us=most_us
+                reached = NOTHING_REACHED if view is None or reaching is None else reaching.reached(view, sample)
+                read, chosen = refreshing.refresh_seen(
+                    found[1], (sample.nodes, sample.neighbours), reached, most_permille=most_permille, most_us=most_us
                 )
+                if view is not None and reaching is not None:
+                    origins = reached.origins[np.isin(reached.keys, chosen)]
+                    refreshing.make_right_below(found[1], origins[origins >= 0], _joined(view, loaded.graph.nodes))
+                    view = view.making(chosen)
             took = StageTimes((time.perf_counter() - began_s) * 1e3, 0.0, 0.0)
             inference = infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
+            if read.brought:
+                refreshing.note_brought(read.brought, inference.times.overlay_ms / 1e3)
             return msgspec.structs.replace(inference, times=inference.times + took, stale=read)
 
         return infer_refreshed
@@ -75,6 +88,12 @@ def _corrected(view: BatchView | None) -> np.ndarray:
         return np.zeros(0, np.int64)
     _, _, _, _, origins, _, _, _, _ = unpack(view.sampling.packed)
     return np.asarray(origins[origins >= 0])
+
+
+def _joined(view: BatchView, stored: int) -> np.ndarray:
+    """Stored nodes that requests join to others, or whose features they change: int64. `stored`: the graph's nodes."""
+    _, _, _, _, origins, _, _, entries, _ = unpack(view.sampling.packed)
+    return np.concatenate((origins[origins >= 0], entries[entries < stored]))
 
 
 def _reading_layers(loaded: LoadedRevision, living: LivingRevision) -> dict[str, tuple[LoadedVariant, StaleLayer]]:

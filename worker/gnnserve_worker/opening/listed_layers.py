@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,8 +25,9 @@ from gnnserve_worker.models.feature_products import Scaling
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.network import Activations, Linear
 from gnnserve_worker.models.program import ProgramNetwork
-from gnnserve_worker.models.rows import RowMaker, encode_to_write, write_rows
+from gnnserve_worker.models.rows import encode_rows, encode_to_write, pad_rows, write_rows
 from gnnserve_worker.models.stored_layers import MadeRows
+from gnnserve_worker.opening.overlay_rows import SeenNodes
 from gnnserve_worker.programs.numbering import seed_rows
 from gnnserve_worker.sampling.batch_view import BatchView, FeatureRows
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Sampler, Scratch
@@ -42,8 +42,12 @@ class _Memory(threading.local):
     """Memory in which a thread computes layers."""
 
     def __init__(self) -> None:
-        self.scratch = Scratch()
         self.activations = Activations()
+        self._scratch: dict[int, Scratch] = {}
+
+    def scratch_of(self, layer: int) -> Scratch:
+        """Memory of samples: rows of one layer are made while another's sample is read."""
+        return self._scratch.setdefault(layer, Scratch())
 
 
 _memory = _Memory()
@@ -135,20 +139,6 @@ class ListedLayer:
         return any(one.program.reads_payload for one in self.alone.values())
 
 
-class SeenNodes(NamedTuple):
-    """Nodes as the requests of a batch see them."""
-
-    view: BatchView
-    views: np.ndarray
-    """View of each, int32."""
-    inputs: RowMaker
-    """Makes rows of the features that requests bring, as the layer reads them."""
-
-    def at(self, places: np.ndarray) -> SeenNodes:
-        """Those at these places (int64)."""
-        return self._replace(views=self.views[places])
-
-
 @dataclass(frozen=True, slots=True)
 class ListedLayerMaker:
     """A `MakesLayer` of a listed layer."""
@@ -200,6 +190,13 @@ class ListedLayerMaker:
         ((values, scales),) = made.rows
         write_rows(self.table.rows, made.nodes, values, scales, in_parallel=in_parallel)
 
+    def make_seen(self, nodes: np.ndarray, origins: np.ndarray, seen: SeenNodes) -> RowsBehind:
+        """As `MakesSeenRows.make_seen`."""
+        is_new, rows = origins < 0, self.table.rows
+        kinds = np.where(is_new, -1 - origins, self.kinds_of(np.where(is_new, 0, origins)))
+        values, scales = encode_rows(rows, pad_rows(rows, self.rows_of(nodes, kinds, seen)))
+        return RowsBehind(values, scales, values, scales)
+
     def kinds_of(self, nodes: np.ndarray) -> np.ndarray:
         """Places of the types of stored nodes (int64)."""
         kinds: np.ndarray = np.searchsorted(self.graph.schema.first_nodes, nodes, side="right") - 1
@@ -240,7 +237,7 @@ class ListedLayerMaker:
 
     def _sample_of(self, nodes: np.ndarray, view: BatchView | None) -> NeighbourSample:
         """All that the layer reads around these nodes (int64). `view`: theirs."""
-        graph, layer, scratch = self.graph, self.layer, _memory.scratch
+        graph, layer, scratch = self.graph, self.layer, _memory.scratch_of(self.number)
         seen = None if view is None else view.sampling
         sample = self.draw(
             graph.indptr, graph.indices, nodes, (FULL_NEIGHBOURHOOD,) * layer.hops, 0, scratch, share=True, view=seen,

@@ -24,13 +24,14 @@ from gnnserve_worker.layers.passes import one_layer, rows_behind, tensors_behind
 from gnnserve_worker.layers.runner import LayersRunner
 from gnnserve_worker.layers.shapes import columns_of
 from gnnserve_worker.models.feature_products import Scaling
-from gnnserve_worker.models.rows import BY_NODE, RowMaker, RowPlaces
+from gnnserve_worker.models.rows import BY_NODE, MakesRows, RowMaker, RowPlaces
 from gnnserve_worker.models.type_rows import type_row_maker
 from gnnserve_worker.opening.changes import FollowedRows, layers_by_number
 from gnnserve_worker.opening.listed_layers import LayersAlone, ListedInputs, ListedLayer, ListedLayerMaker
-from gnnserve_worker.opening.listed_overlays import ListedOverlayRows
 from gnnserve_worker.opening.loaded import CORRECTION, OpenedGraph
 from gnnserve_worker.opening.networks import VariantNetworks
+from gnnserve_worker.opening.overlay_reach import OverlayReach
+from gnnserve_worker.opening.overlay_rows import OverlayRows
 from gnnserve_worker.sampling.neighbours import Sampler
 from gnnserve_worker.tables.table import Table
 
@@ -66,11 +67,17 @@ class ListedRows:
         hops = {maker.number: maker.layer.hops for maker in makers}
         return FollowedRows(tuple(inputs.values()), layers_by_number(makers, [hops[number] for number in sorted(hops)]))
 
-    def overlaid(self, variant: VariantManifest) -> ListedOverlayRows:
-        """Maker of rows of its table, which stores the first layer, where requests reach."""
-        source, name = _tables_of(variant)
+    def overlaid(self, variant: VariantManifest) -> MakesRows:
+        """Maker of rows of its table, which stores a layer, where requests reach."""
+        names = _tables_of(variant)
         with self._reading(variant) as network:
-            return ListedOverlayRows(self._maker(name, source, network.layer(1), 1), self._inputs(source, network))
+            rows: MakesRows = self._inputs(names[0], network)
+            weighs = False
+            for number, (source, name) in enumerate(pairwise(names), start=1):
+                maker = self._maker(name, source, network.layer(number), number)
+                weighs |= maker.weighs_neighbours
+                rows = OverlayRows(maker, rows, OverlayReach(self.graph.seen, self.draw, weighs), number)
+        return rows
 
     def of_nodes_alone(self, variants: Iterable[VariantManifest]) -> dict[str, RowMaker]:
         """Makers of the rows of tables that hold what is made of each node alone, by table."""

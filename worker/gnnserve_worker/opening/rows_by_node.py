@@ -13,7 +13,8 @@ import numpy as np
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.files.repository import VariantManifest
+from gnnserve_api.families import point_of
+from gnnserve_api.files.repository import FollowedManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.relation_lists import places_of
@@ -39,6 +40,8 @@ from gnnserve_worker.opening.networks import (
     projected_listed,
     stored_products,
 )
+from gnnserve_worker.opening.overlay_reach import OverlayReach
+from gnnserve_worker.opening.overlay_rows import OverlayRows, StoredSeenRows
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowRecipe, open_table, read_tensors
 from gnnserve_worker.sampling.neighbours import Sampler, sample_neighbours
@@ -80,7 +83,7 @@ class RowsByNode:
                 revision.remedy,
             )
         network = self._networks.open(variant, table)
-        rows = self._stored_rows(variant, network) or self._overlaid_rows(variant)
+        rows = self._stored_rows(variant, network) or self._deeper_rows(variant) or self._overlaid_rows(variant)
         return network, rows or self._makers.get(variant.table)
 
     def followed(self) -> FollowedRows:
@@ -113,18 +116,38 @@ class RowsByNode:
         self._corrected.append(stored)
         return StoredRowMaker(stored, products, averages=rest.layers[0].aggregation.plain)
 
+    def _deeper_rows(self, variant: VariantManifest) -> OverlayRows | None:
+        """Maker of rows of a table that stores a layer behind the first, where requests reach; None: it stores none, or
+        its rows cannot be made for requests."""
+        followed = followed_of(variant)
+        if followed is None or not point_of(variant).capabilities.overlay:
+            return None
+        products = self._makers.get(followed.layers[0].products)
+        if products is None:
+            return None
+        first, *others = self._layers_of(variant, followed)
+        rows: MakesRows = StoredRowMaker(first, products, averages=others[0].layer.aggregation.plain)
+        reach = OverlayReach(self._graph.seen, self.sample, first.weighs_neighbours)
+        for maker in others:
+            rows = OverlayRows(StoredSeenRows(maker), rows, reach, maker.number)
+        assert isinstance(rows, OverlayRows)  # noqa: S101 - the first layer alone has a correction in place of these
+        return rows
+
     def _followed(self) -> tuple[StoredLayerMaker, ...]:
         """Makers of stored layers that follow changes over several hops, one of each table."""
         found: dict[int, StoredLayerMaker] = {}
         for variant in self._revision.variants:
             if (followed := followed_of(variant)) is not None:
-                tensors = self._networks.tensors(variant)
-                own = {key.removeprefix(CORRECTION): one for key, one in tensors.items() if key.startswith(CORRECTION)}
-                layers = followed_layers(
-                    followed, variant.table, own, self.tables, self._graph.seen, self._networks.build, self._roots
-                )
-                found |= {id(maker.table): maker for maker in layers}
+                found |= {id(maker.table): maker for maker in self._layers_of(variant, followed)}
         return tuple(found.values())
+
+    def _layers_of(self, variant: VariantManifest, followed: FollowedManifest) -> list[StoredLayerMaker]:
+        """Makers of the layers that the variant's table is made of, and of itself."""
+        tensors = self._networks.tensors(variant)
+        own = {key.removeprefix(CORRECTION): one for key, one in tensors.items() if key.startswith(CORRECTION)}
+        return followed_layers(
+            followed, variant.table, own, self.tables, self._graph.seen, self._networks.build, self._roots
+        )
 
     @cached_property
     def _listed(self) -> ListedRows | None:

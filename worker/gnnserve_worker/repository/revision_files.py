@@ -505,7 +505,7 @@ class StagedRevision:
         )
         manifest = msgspec.structs.replace(manifest, **sections)
         stale = measure_stale(self._as_served(manifest)) or profile.stale
-        if stale is not UNSET:
+        if stale is not UNSET or any(map(_makes_deeper_rows, variants)):
             profile = msgspec.structs.replace(profile, stale=stale)
             manifest = msgspec.structs.replace(manifest, schema_version=STALE_SCHEMA_VERSION, profile=profile)
         expected = set(checks.files_beside_tables(manifest))
@@ -518,6 +518,12 @@ class StagedRevision:
         manifest = sealed(manifest)
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))
         return manifest
+
+
+def _makes_deeper_rows(variant: VariantManifest) -> bool:
+    """Whether rows of a layer behind the first are made where requests reach, which earlier releases do not do."""
+    is_deeper = variant.stored is not None and variant.stored.layer > 1
+    return is_deeper and point_of(variant).capabilities.overlay
 
 
 def _is_of_other_rows(variant: VariantManifest) -> bool:

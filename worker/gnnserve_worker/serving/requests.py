@@ -394,6 +394,8 @@ def _most_stale_permille(accepted: AcceptedRequests, lane: Lane, batch: Batch) -
     for piece in batch.pieces:
         pending = accepted[piece.request.key]
         tolerance = pending.objective.accuracy_tolerance_permille
+        if pending.objective.is_empty() and pending.question.overlay is not None:
+            tolerance = 0.0  # the most accurate answer: that what it brings changes rows is in no variant's loss
         # Where a client names the variant, there is nothing left for its tolerance to choose, but for refusals.
         if tolerance is not None and (pending.named is None or pending.question.wishes.strict):
             most = min(most, lane.chooser.bearable_permille(batch.variant, tolerance))

@@ -33,12 +33,14 @@ _HOLD_MS = 2000.0
 
 
 class StaleRead(msgspec.Struct, frozen=True):
-    """Rows of a stored layer that a batch reads, some of which are stale."""
+    """Rows of a stored layer that a batch reads, some of which are stale, or others by what its requests bring."""
 
     made: int
-    """Rows that were made anew before."""
+    """Rows that were made anew before, and kept."""
     error: float
     """Mean estimated error of the rows that were read then."""
+    brought: int = 0
+    """Rows that were made for what requests bring, and not kept."""
 
 
 class Sensitivity:

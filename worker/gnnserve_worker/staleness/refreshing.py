@@ -8,6 +8,10 @@ bear less than a budget leaves: then further rows are made anew, whatever that t
 
 Rows of the first layer wait in the same way, and no budget is for them: all that are read are made before, so that who
 reads the layer finds it exact.
+
+What requests bring changes rows of nodes around it, for these requests alone (`opening/overlay_reach.py`). Those rows
+share the budget, ranked with stale ones: new nodes and nodes that are asked about come first. They are made by the
+batch itself (`opening/overlay_rows.py`); what they are made of is right before.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +31,7 @@ from gnnserve_api.limits import RefreshBudget
 from gnnserve_worker.graph.found_nodes import distinct
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.models.stored_layers import MakesLayer, parts_of
+from gnnserve_worker.opening.overlay_reach import NOTHING_REACHED, ReachedRows
 from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.staleness.choice import beyond, choose, within
 from gnnserve_worker.staleness.loss import LEAST_PERMILLE, ReadErrors, Sensitivity, StaleRead, loss_permille
@@ -52,6 +58,8 @@ class RefreshedBy(StrEnum):
 
     REQUEST = "request"
     """A batch that read them."""
+    OVERLAY = "overlay"
+    """A batch whose requests bring something: rows of that and of nodes that it changes, which are not kept."""
     BACKGROUND = "background"
 
 
@@ -96,6 +104,14 @@ class StaleLayer:
     def read_error(self) -> float:
         """Expected mean error of what a batch reads, once rows are made anew within the budget."""
         return self.reads.expected(self.mean_error)
+
+
+class SeenRead(NamedTuple):
+    """Rows that a batch reads, once they are right as far as they are to be."""
+
+    stale: StaleRead
+    chosen: np.ndarray
+    """As of `BatchView.chosen`."""
 
 
 class Refreshing:
@@ -183,31 +199,64 @@ class Refreshing:
     def refresh_read(
         self, layer: StaleLayer, *read: np.ndarray, most_permille: float = math.inf, most_us: float = math.inf
     ) -> StaleRead:
-        """Refresh the rows that pay most of those that are read (nodes, int32 or int64, in any order). `most_permille`:
-        expected answers that may differ; where the budget leaves more, further rows are refreshed. `most_us`: time that
-        a deadline leaves for the budget."""
+        """As `refresh_seen`, where requests bring nothing."""
+        return self.refresh_seen(layer, read, NOTHING_REACHED, most_permille=most_permille, most_us=most_us).stale
+
+    def refresh_seen(
+        self, layer: StaleLayer, read: Sequence[np.ndarray], reached: ReachedRows, *,
+        most_permille: float = math.inf, most_us: float = math.inf,
+    ) -> SeenRead:  # fmt: skip
+        """Refresh the rows that pay most of those that are read (nodes, int32 or int64, in any order), and choose those
+        that pay most of the ones that requests change. `most_permille`: expected answers that may differ; where the
+        budget leaves more, further rows are refreshed. `most_us`: time that a deadline leaves for the budget."""
+        read = (*read, reached.origins[reached.origins >= 0])
         stale, budget = layer.rows.among(*read), self.budget
-        if not len(stale):
+        if not len(stale) and not len(reached.keys):
             layer.reads.note(0.0, layer.mean_error)
-            return StaleRead(0, 0.0)
+            return SeenRead(StaleRead(0, 0.0), reached.keys)
         if budget is None:
-            return StaleRead(self._refresh(layer, stale, None, RefreshedBy.REQUEST), 0.0)
-        made, bearable = 0, most_permille / (1000 * layer.sensitivity.bound)
+            made = self._refresh(layer, stale, None, RefreshedBy.REQUEST)
+            return SeenRead(StaleRead(made, 0.0, len(reached.keys)), reached.keys)
+        bearable = most_permille / (1000 * layer.sensitivity.bound)
+        seen = _SeenRows.of(layer, read, stale, reached)
+        is_chosen = seen.is_first.copy()
         if bearable > 0:
-            most_us = max(0.0, min(budget.microseconds, most_us))
-            chosen = stale[choose(layer.rows.errors[stale], budget.rows)]
-            chosen = chosen[within(self._costs_us(layer, chosen), most_us)]
-            made = self._refresh(layer, chosen, most_us, RefreshedBy.REQUEST)
-        error = layer.rows.mean_among(*read)
-        if bearable > 0:
-            # What routing expects of a batch is what the budget leaves.
-            layer.reads.note(error, layer.mean_error)
-        if error > bearable:
-            rest = stale[layer.rows.errors[stale] > 0]
-            chosen = rest[beyond(layer.rows.errors[rest] * _times_read(rest, read), bearable / error)]
-            made += self._refresh(layer, chosen, None, RefreshedBy.REQUEST)
-            error = layer.rows.mean_among(*read)
-        return StaleRead(made, error)
+            costs = self._costs_us(layer, seen.nodes)
+            most_us = max(0.0, min(budget.microseconds, most_us) - float(costs[is_chosen].sum()))
+            most_rows = max(0, budget.rows - int(is_chosen.sum()))
+            chosen = choose(np.where(is_chosen, 0, seen.errors), most_rows)
+            chosen = chosen[within(costs[chosen], most_us)]
+            is_chosen[chosen] = True
+            left_us = most_us - float(costs[chosen[chosen >= len(stale)]].sum())
+            made = self._refresh(layer, stale[chosen[chosen < len(stale)]], left_us, RefreshedBy.REQUEST)
+            # What routing expects of a batch is what the budget leaves of stale rows.
+            layer.reads.note(layer.rows.mean_among(*read), layer.mean_error)
+        else:
+            made = 0
+        left = seen.left(layer, is_chosen)
+        if left.sum() > bearable:
+            chosen = beyond(left, bearable / float(left.sum()))
+            is_chosen[chosen] = True
+            rest = chosen[chosen < len(stale)]
+            made += self._refresh(layer, stale[rest[left[rest] > 0]], None, RefreshedBy.REQUEST)
+            left = seen.left(layer, is_chosen)
+        keys = reached.keys[is_chosen[len(stale) :]]
+        return SeenRead(StaleRead(made, float(left.sum()), len(keys)), keys)
+
+    def make_right_below(self, layer: StaleLayer, *nodes: np.ndarray) -> None:
+        """Make rows of the layers below of which rows of these stored nodes (int64), as requests see them, are made."""
+        around = distinct(nodes)
+        for below in reversed(self._all[: layer.number - 1]):
+            if any(one.rows.count for one in self._all[: below.number]):
+                around = distinct((around, self._graph.lists.of(self._graph.places.lists_of(around))))
+                if len(stale := below.rows.among(around)):
+                    self._make(below, stale)
+
+    def note_brought(self, rows: int, took_s: float) -> None:
+        """So many rows were made for what requests bring."""
+        count = self.counts[RefreshedBy.OVERLAY]
+        count.rows += rows
+        count.seconds += took_s
 
     def refreshes_within(self, layer: StaleLayer, *read: np.ndarray, most_us: float) -> bool:
         """Refresh all rows that are read, for what the background may take; False: that is expected to take longer than
@@ -298,6 +347,38 @@ class Refreshing:
         layer.rows.clear(nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class _SeenRows:
+    """Rows that may be made for a batch: stale ones, and then those that its requests change."""
+
+    nodes: np.ndarray
+    """Stored nodes whose lists are read for each, int64; of a new node that is none of its own."""
+    errors: np.ndarray
+    """float32"""
+    shares: np.ndarray
+    """Share of what is read that each is: float64."""
+    is_first: np.ndarray
+    """Whether it is made whatever the budget, bool."""
+    stale: np.ndarray
+    """The first of `nodes`."""
+
+    @staticmethod
+    def of(layer: StaleLayer, read: Sequence[np.ndarray], stale: np.ndarray, reached: ReachedRows) -> _SeenRows:
+        return _SeenRows(
+            np.concatenate((stale, np.maximum(0, reached.origins))),
+            np.concatenate((layer.rows.errors[stale], reached.amounts)),
+            np.concatenate((_times_read(stale, read), reached.times)) / max(1, sum(map(len, read))),
+            np.concatenate((np.zeros(len(stale), np.bool_), reached.is_first)),
+            stale,
+        )
+
+    def left(self, layer: StaleLayer, is_chosen: np.ndarray) -> np.ndarray:
+        """What is left of the mean error by each, once those are made that are chosen (bool): float64."""
+        errors = np.concatenate((layer.rows.errors[self.stale], self.errors[len(self.stale) :]))
+        errors[len(self.stale) :][is_chosen[len(self.stale) :]] = 0
+        return np.asarray(errors * self.shares)
+
+
 def _make_part(layer: StaleLayer, nodes: np.ndarray) -> None:
     for one in layer.makers:
         made = one.makes.make(nodes, None)
@@ -307,5 +388,7 @@ def _make_part(layer: StaleLayer, nodes: np.ndarray) -> None:
 
 def _times_read(nodes: np.ndarray, read: Sequence[np.ndarray]) -> np.ndarray:
     """How often each of these nodes is among those that are read: int64."""
+    if not len(nodes):
+        return nodes
     found, counts = np.unique(np.concatenate(read), return_counts=True)
     return counts[np.searchsorted(found, nodes)]

@@ -235,9 +235,10 @@ class StoredPlanner:
 
 
 def _point_of(layer: int, spec: GNNServiceSpec) -> VariantPoint:
-    """Rows of the first layer are corrected where an overlay reaches, which of later ones is too far for a request. The
-    first layer of one is the last one: its output is the scores."""
-    if layer == 1 and len(spec.model.fanouts) > 1:
+    """Rows of the first layer are made anew where a request reaches, and those of later ones where the rows are kept
+    that they are made of. The first layer of one is the last one: its output is the scores."""
+    is_corrected = layer == 1 < len(spec.model.fanouts)
+    if is_corrected or (layer > 1 and spec.variants.stored_follow_changes):
         return STORED
     follows = FollowAxis.CHANGES if spec.variants.stored_follow_changes else FollowAxis.NOTHING
     return replace(STORED, follows=follows)
@@ -283,11 +284,11 @@ def _variant(
 ) -> PlannedVariant:
     tensors = dict(below.left_tensors)
     correction = followed = None
-    if point.follows is FollowAxis.OVERLAYS:
+    if point.follows is FollowAxis.OVERLAYS and below.layer == 1:
         correction = CorrectionManifest(
             network=made_from.network, products=below.products, aggregated=below.continued_table
         )
-    elif point.follows is FollowAxis.CHANGES:
+    elif point.follows is not FollowAxis.NOTHING:
         followed = FollowedManifest(network=made_from.network, layers=below.layer_tables())
     if point.follows is not FollowAxis.NOTHING:
         tensors |= {f"{CORRECTION}{key}": tensor for key, tensor in without_first_product(master).items()}

@@ -261,12 +261,13 @@ class _Listed:
         return replace(self, contract=contract, rows=replace(rows, layers=narrow, given=rows.given.learnt(tensors)))
 
     def point_of(self, layer: int, spec: GNNServiceSpec) -> VariantPoint:
-        """Rows of the first layer are made anew where requests reach, unless that reads whole lists of several hops."""
-        if layer > 1:
-            return STORED_LISTED_FOLLOWING if spec.variants.stored_follow_changes else STORED_LISTED
-        first = self.rows.one_layer(layer)
-        reads_one_hop = first.hops == 1 and not reads_degrees(first, self.rows.schema)
-        return STORED_LISTED_OVERLAYS if reads_one_hop else STORED_LISTED_FOLLOWING
+        """Rows are made anew where requests reach, unless a layer reads whole lists of several hops, or no rows are
+        kept that those of later layers are made of."""
+        if layer > 1 and not spec.variants.stored_follow_changes:
+            return STORED_LISTED
+        alone = [self.rows.one_layer(number) for number in range(1, layer + 1)]
+        read_one_hop = all(one.hops == 1 and not reads_degrees(one, self.rows.schema) for one in alone)
+        return STORED_LISTED_OVERLAYS if read_one_hop else STORED_LISTED_FOLLOWING
 
     def named(self, name: str) -> str:
         """The name of a variant or table of this network, from that of the model's."""

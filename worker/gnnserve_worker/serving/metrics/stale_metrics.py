@@ -31,10 +31,12 @@ def collect_stale(refreshing: Refreshing, service: str, shown_s: float) -> Itera
         rows.add_metric((service, str(layer.number)), layer.rows.count)
         error.add_metric((service, str(layer.number)), layer.rows.error)
     refreshed = CounterMetricFamily(
-        "gnnserve_rows_refreshed", "Stale rows that were made anew, by what for.", labels=("service", "by")
+        "gnnserve_rows_refreshed",
+        "Rows of stored layers that were made anew, by what for: `overlay`, for what a request brings.",
+        labels=("service", "by"),
     )
     seconds = CounterMetricFamily(
-        "gnnserve_rows_refreshed_seconds", "Time of making stale rows anew, by what for.", labels=("service", "by")
+        "gnnserve_rows_refreshed_seconds", "Time of making these rows anew, by what for.", labels=("service", "by")
     )
     for by, count in refreshing.counts.items():
         refreshed.add_metric((service, by), count.rows, created=shown_s)

@@ -64,6 +64,8 @@ def _of_batch(batch: BatchTrace, resource: Resource) -> list[ReadableSpan]:
     }  # fmt: skip
     if batch.stale is not None:
         attributes |= {"gnnserve.rows_refreshed": batch.stale.made, "gnnserve.stale_error": batch.stale.error}
+        if batch.stale.brought:
+            attributes["gnnserve.rows_of_overlays"] = batch.stale.brought
     links = [Link(_context(ids)) for ids in batch.of]
     spans = [_inner("batch", batch.ids, batch.parent, resource, began_ns, ended_ns, attributes, links)]
     start_ns = began_ns
