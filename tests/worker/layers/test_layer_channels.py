@@ -13,6 +13,7 @@ from tests.support.models.random_layers import Case, RandomGraph, draw_case, one
 from gnnserve_api.files.graph_schema import one_type as one_type_schema
 from gnnserve_api.files.layers import (
     Activation,
+    Aggregation,
     Combination,
     Convolution,
     ConvolutionManifest,
@@ -177,7 +178,8 @@ NETWORKS = {
     "products alone": (LayersManifest((), BEFORE, head=(dense(3),)), [[(0, 0)]], [4]),
     "heads": (LayersManifest((gat(10, 2), sage(3))), [[(1, 0)]], [4]),
     "a gate, and a product behind": (
-        LayersManifest((hgt(8), hgt(8)), BEFORE, head=(dense(3),)), [[(2, 0), (1, 0), (0, 0)]], [4],
+        LayersManifest((hgt(8), hgt(8)), BEFORE, head=(dense(3),)),
+        [[(2, 0), (1, 0), (0, 0)], [(2, 0, -1, -1, -1)], [(1, 0, -1, -1, -1)]], [4, 4, 4],
     ),
     "heads beside other heads": (
         LayersManifest((gat(12, 2), gat(12, 3, residual=Residual.ADDED), sage(3))), [[(2, 0), (1, 0)]], [6],
@@ -202,7 +204,6 @@ def pna(**fields: object) -> LayerManifest:
     return LayerManifest((ConvolutionManifest(Convolution.PNA, width=8, scalers=(DegreeScaler.IDENTITY,), **fields),))  # type: ignore[arg-type]
 
 
-PROJECTS = LayerManifest((ConvolutionManifest(Convolution.GRAPH_SAGE, width=8, projects=True),))
 REFUSED = {
     "one layer": (LayersManifest((sage(3),)), "no layer before the last product has channels of its own"),
     "towers": (LayersManifest((pna(towers=2), sage(3))), "layers[0]: conv PNA: each of its towers"),
@@ -228,10 +229,13 @@ def test_layers_that_keep_all_channels_say_why(layers: LayersManifest, said: str
     assert NetworkChannels(layers, SCHEMA, COLUMNS).why_not(2, is_learnt=True).startswith(said)
 
 
+def gen(width: int) -> LayerManifest:
+    return LayerManifest((ConvolutionManifest(Convolution.GEN, width=width, mlp=(dense(10), dense(width))),))
+
+
 GIVEN = {
-    "PNA": (LayersManifest((pna(), sage(3))), "layers[0]: conv PNA: its products before and behind the"),
-    "project": (LayersManifest((PROJECTS, sage(3))), "layers[0]: conv GraphSAGE: its product before the"),
-    "a product behind": (LayersManifest((hgt(8), sage(3))), "layers[0]: its last product is square, and weights"),
+    "rows of edges": (LayersManifest((sage(8), pna(pre_layers=2), sage(3))), "layers[1]: conv PNA: rows between its"),
+    "what it reads": (LayersManifest((sage(8), gen(8), sage(3))), "layers[1]: conv GEN: what it aggregates has"),
 }
 
 
@@ -242,6 +246,56 @@ def test_inner_channels_that_nothing_is_fitted_to_are_dropped_where_training_goe
     channels = NetworkChannels(layers, SCHEMA, COLUMNS)
     assert not channels.why_not(2, is_learnt=True)
     assert channels.why_not(2, is_learnt=False).startswith(said)
+
+
+def with_twins(channels: NetworkChannels, tensors: Tensors) -> Tensors:
+    """Weights that write each channel of the first half of a part twice, and read the second one as much less."""
+    made = {key: tensor.copy() for key, tensor in tensors.items()}
+    for group in channels.groups:
+        parts = np.split(np.arange(group.width), np.cumsum(group.parts)[:-1])
+        first, second = (np.concatenate([np.array_split(part, 2)[at] for part in parts]) for at in range(2))
+        for place in group.places:
+            for key, axes in channels.axes.items():
+                for one in (each for each in axes if each.place == place):
+                    written = np.moveaxis(made[key], one.axis, 0)
+                    of_twins = written[one.all_positions(first)]
+                    written[one.all_positions(second)] = of_twins * np.float32(0.1 if one.is_read else 1.0)
+    return made
+
+
+INNER = {
+    "PNA": (sage(8), pna(aggregations=(Aggregation.MEAN, Aggregation.MAX, Aggregation.STD)), sage(3)),
+    "products behind PNA": (sage(8), pna(post_layers=2), sage(3)),
+    "PNA with columns of edges": (sage(8), pna(edge_columns=("amount", "rate")), sage(3)),
+    "GEN": (sage(6), gen(8), sage(3)),
+    "a product before": (
+        sage(8), LayerManifest((ConvolutionManifest(Convolution.GRAPH_SAGE, width=8, projects=True),)), sage(3),
+    ),
+    "a product behind": (sage(8), sage(8, output_product=True, residual=Residual.GATED), sage(3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", INNER.values(), ids=INNER)
+def test_given_weights_are_fitted_inside_of_convolutions(given: tuple[LayerManifest, ...]) -> None:
+    """Where every channel has a twin that is read less, half of them suffice."""
+    case, layers = draw_case(3, one_type, Convolution.GRAPH_SAGE), LayersManifest(given)
+    channels = channels_of(layers, case.graph)
+    assert not channels.why_not(2, is_learnt=False)
+    shapes = tensor_shapes(layers, case.graph.data.schema, case.graph.columns)
+    draw = np.random.default_rng(6)
+    drawn = {key: drawn_tensor(draw, key, shape) for key, shape in shapes.items()}
+    tensors = with_twins(channels, drawn)
+    planted = replace(case, layers=layers, tensors=tensors)
+    found = scores_of(planted, channels.narrowed(2), narrowed(planted, tensors))
+    whole = scores_of(planted, layers, tensors)
+    np.testing.assert_allclose(found, whole, rtol=0, atol=5e-3 * float(np.abs(whole).max()))
+
+
+def drawn_tensor(draw: np.random.Generator, key: str, shape: tuple[int, ...]) -> np.ndarray:
+    if key.endswith(("avg_deg_lin", "avg_deg_log", "aggr_module.t", "running_var")):
+        return np.ones(shape, np.float32)
+    # No channel matters little.
+    return (draw.choice([-1, 1], shape) * draw.uniform(0.7, 1.4, shape) / shape[-1] ** 0.5).astype(np.float32)
 
 
 def test_what_is_left_is_fitted_to_channels_that_are_gone() -> None:

@@ -6,7 +6,7 @@ variants hold them (`families/listed.py`), and pruning of channels has them in m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,8 +15,10 @@ import numpy as np
 
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import (
+    ConvolutionManifest,
     LayerManifest,
     LayersManifest,
+    Residual,
     StoredRowsManifest,
 )
 from gnnserve_api.files.programs import ProgramManifest
@@ -95,21 +97,44 @@ class ListedRows:
     def between_products(self, layer: int, place: int, product: int, before: np.ndarray) -> np.ndarray:
         """Rows behind one of the products of a convolution, of all nodes that read it, float32 [nodes, columns].
         `place`: the convolution's, in its layer; `product`: its number, the first being 0; `before`: as of `behind`."""
+        conv = self.layers.layers[layer - 1].convs[place]
+        shorter = msgspec.structs.replace(conv, mlp=conv.mlp[: product + 1], width=conv.mlp[product].width)
+        return self.of_convolution(layer, place, shorter, {}, before)
+
+    def of_convolution(
+        self, layer: int, place: int, conv: ConvolutionManifest, given: Mapping[str, np.ndarray], before: np.ndarray
+    ) -> np.ndarray:
+        """What another convolution gives in place of one of a layer, of all nodes that read it: float32 [nodes,
+        columns]. `place`: the convolution's, in its layer; `given`: its tensors that are others, by their names;
+        `before`: as of `behind`."""
         alone = self.one_layer(layer)
         whole = alone.layers[0]
-        conv = whole.convs[place]
-        shorter = msgspec.structs.replace(conv, mlp=conv.mlp[: product + 1], width=conv.mlp[product].width)
-        only = LayerManifest((shorter,), is_pre_activated=whole.is_pre_activated)
+        only = LayerManifest((conv,), is_pre_activated=whole.is_pre_activated)
         if whole.is_pre_activated:
             only = msgspec.structs.replace(
                 only, norm=whole.norm, is_norm_behind=whole.is_norm_behind, norm_epsilon=whole.norm_epsilon,
                 activation=whole.activation, slope=whole.slope,
             )  # fmt: skip
         cut = msgspec.structs.replace(alone, layers=(only,))
-        given = self.given.learnt(self._of_convolution(alone, place, cut))
-        target = self.schema.place_of(self.schema.relations[conv.relation].target)
-        program = program_of(cut, self.schema, self._features, (target,))
-        own = self._by_type(layer - 1, before)
+        tensors = self._of_convolution(alone, place, cut, given)
+        return self._run(cut, tensors, self.schema.place_of(self.schema.relations[conv.relation].target), before, layer)
+
+    def before_last_product(self, layer: int, type_: int, before: np.ndarray) -> np.ndarray:
+        """What the last product of a layer reads, of all nodes of a type, float32 [nodes, columns]. `before`: as of
+        `behind`."""
+        alone = self.one_layer(layer)
+        without = msgspec.structs.replace(
+            alone.layers[0], output_product=False, residual=Residual.NONE, reads_input=False
+        )
+        cut = msgspec.structs.replace(alone, layers=(without,))
+        tensors = self.with_weights(alone).tensors or {}
+        shapes = tensor_shapes(cut, self.schema, self._features)
+        return self._run(cut, {key: tensors[key] for key in shapes}, type_, before, layer)
+
+    def _run(self, network: LayersManifest, tensors: Tensors, type_: int, before: np.ndarray, layer: int) -> np.ndarray:
+        """Outputs of all nodes of a type of a network over the rows behind the layer before one."""
+        program = program_of(network, self.schema, self._features, (type_,))
+        own, given = self._by_type(layer - 1, before), self.given.learnt(tensors)
         return np.concatenate(list(self.compute(given.runner(program), program, self.lists, own)))
 
     @property
@@ -123,10 +148,13 @@ class ListedRows:
         """The layer alone, over the rows behind the one before it."""
         return one_layer(self.layers, self.schema, self._features, layer, self.answered)
 
-    def _of_convolution(self, whole: LayersManifest, place: int, only: LayersManifest) -> Tensors:
-        """Weights of a layer with some of one of its convolutions alone. `whole`: the layer with all of them."""
+    def _of_convolution(
+        self, whole: LayersManifest, place: int, only: LayersManifest, given: Mapping[str, np.ndarray]
+    ) -> Tensors:
+        """Weights of a layer with some of one of its convolutions alone. `whole`: the layer with all of them. `given`:
+        those that are others."""
         tensors = self.with_weights(whole).tensors or {}
-        own = below(tensors, f"layers.0.convs.{whole.layers[0].keys[place]}")
+        own = {**below(tensors, f"layers.0.convs.{whole.layers[0].keys[place]}"), **given}
         named = {f"layers.0.convs.{only.layers[0].keys[0]}.{name}": tensor for name, tensor in own.items()}
         shapes = tensor_shapes(only, self.schema, self._features)
         return {key: named[key] if key in named else tensors[key] for key in shapes}

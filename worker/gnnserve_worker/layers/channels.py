@@ -3,14 +3,15 @@ and the network with a part of those of each hidden layer.
 
 Pure. Where a convolution's tensors have channels follows from their shapes: an axis that grows with the columns of
 neighbours, of the node itself or of the output has these channels, as many times as it grows. Rows that are added or
-compared column by column, as by a residual, have the same channels. What a head reads stays as wide as it is written,
+compared column by column, as by a residual, have the same channels; rows inside of a convolution that its output or its
+input is as wide as have as many, which are chosen by themselves. What a head reads stays as wide as it is written,
 and products in the head, and before the last one before the layers, keep all of theirs: a batch computes them for few
 rows, or once for each node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
@@ -56,6 +57,9 @@ class Place(NamedTuple):
     """Place in the layer of the convolution between whose products they stand. -1: they are the layer's output."""
     product: int = -1
     """Number of the product that writes them there."""
+    inner: int = 0
+    """Number of rows inside of a convolution before its products (`mlp`), or of a layer before its last product, from
+    the last ones (-1) on backwards. 0: they are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +196,17 @@ class NetworkChannels:
     @cached_property
     def groups(self) -> tuple[ChannelGroup, ...]:
         """Channels that may be dropped, of the last layer first."""
-        joined = _Joined(self._places)
+        joined, as_wide = _Joined(self._places), _Joined(self._places)
         for pair in self._ties():
             joined.join(pair)
-        whole = {joined.of(place) for place in self._whole()}
+            as_wide.join(pair)
+        for pair in self._as_wide():
+            as_wide.join(pair)
+        whole, all_as_wide = {as_wide.of(place) for place in self._whole()}, as_wide.groups()
         found = [
-            ChannelGroup(tuple(sorted(places, reverse=True)), self._parts(places))
+            ChannelGroup(tuple(sorted(places, reverse=True)), self._parts(all_as_wide[as_wide.of(first)]))
             for first, places in joined.groups().items()
-            if first not in whole
+            if as_wide.of(first) not in whole
         ]
         return tuple(sorted(found, key=lambda group: _behind(group.places[0]), reverse=True))
 
@@ -240,7 +247,32 @@ class NetworkChannels:
             for place, conv in enumerate(each.convs):
                 target = target_of(conv, self.schema)
                 found |= {Place(layer, target, place, at): one.width for at, one in enumerate(conv.mlp[:-1])}
+                source = self.widths.layers[layer - 1].ends[place].source
+                found |= {
+                    Place(layer, target, place, inner=number): source if is_read else conv.width
+                    for number, is_read in self.inner_rows(layer, place).items()
+                }
+            if each.output_product:
+                found |= {Place(layer, type_, inner=-1): count for type_, count in rows[layer].items()}
         return found
+
+    def inner_rows(self, layer: int, place: int) -> Mapping[int, bool]:
+        """Numbers of the rows inside of a convolution that have channels of their own (`Place.inner`), and whether they
+        are as wide as what it reads, or as what it gives. `layer`, `place`: as of `key_of_conv`."""
+        conv, ends = self.layers.layers[layer - 1].convs[place], self.widths.layers[layer - 1].ends[place]
+        written = self._written[layer, place]
+        is_beside = self.widths.layers[layer - 1].outputs[target_of(conv, self.schema)] != written.stop - written.start
+        inside = _inside(conv, ends)
+        if inside is None or (is_beside and inside is not _Inside.PROJECTED):
+            return {}
+        if inside is not _Inside.TOWER:
+            return {-1: inside is _Inside.PROJECTED}
+        count = conv.pre_layers + conv.post_layers
+        return {number: number < -conv.post_layers for number in range(-count, 0)}
+
+    def _output(self, layer: int, type_: int) -> Place:
+        """What the convolutions of a layer write: its output, or rows before its last product."""
+        return Place(layer, type_, inner=-1 if self.layers.layers[layer - 1].output_product else 0)
 
     @cached_property
     def _written(self) -> Mapping[tuple[int, int], slice]:
@@ -290,6 +322,17 @@ class NetworkChannels:
 
     # --- what is kept together
 
+    def _as_wide(self) -> Iterator[tuple[Place, Place]]:
+        """Pairs of rows that have as many channels, whichever these are."""
+        for layer, (each, widths) in enumerate(zip(self.layers.layers, self.widths.layers, strict=True), start=1):
+            for type_ in widths.outputs:
+                yield self._output(layer, type_), Place(layer, type_)
+            for number, conv in enumerate(each.convs):
+                target = target_of(conv, self.schema)
+                source, output = Place(layer - 1, source_of(conv, self.schema)), self._output(layer, target)
+                for inner, is_read in self.inner_rows(layer, number).items():
+                    yield Place(layer, target, number, inner=inner), source if is_read else output
+
     def _ties(self) -> Iterator[tuple[Place, Place]]:
         """Pairs of rows that have the same channels."""
         for layer, (each, widths) in enumerate(zip(self.layers.layers, self.widths.layers, strict=True), start=1):
@@ -310,7 +353,7 @@ class NetworkChannels:
 
     def _ties_of(self, conv: ConvolutionManifest, ends: Ends, layer: int) -> Iterator[tuple[Place, Place]]:
         kind, target = KINDS[conv.conv], Place(layer - 1, target_of(conv, self.schema))
-        source, output = Place(layer - 1, source_of(conv, self.schema)), Place(layer, target.type)
+        source, output = Place(layer - 1, source_of(conv, self.schema)), self._output(layer, target.type)
         has_own_matrix = any(one.role is _Role.TARGET for _, one in _axes_of(conv, ends))
         if kind.reads_target(conv) and not has_own_matrix:  # it is added to rows of neighbours
             yield source, target
@@ -364,25 +407,34 @@ class NetworkChannels:
                     case _Role.NETWORK_INPUT:
                         place, count = Place(0, target), ends.network_input
                     case _Role.OUTPUT:
-                        place, begin = Place(layer, target), written.start
+                        place, begin = self._output(layer, target), written.start
                     case _Role.BETWEEN:
                         place, count = Place(layer, target, number, one.product), conv.mlp[one.product].width
-                shape = self._shapes[f"{self.key_of_conv(layer, number)}.{name}"]
-                is_read = one.role is not _Role.OUTPUT and len(shape) == 2 and one.axis == 1
+                tensor = f"{self.key_of_conv(layer, number)}.{name}"
+                is_matrix = len(self._shapes[tensor]) == 2 and one.axis == 1
+                is_read = is_matrix and one.role is not _Role.OUTPUT
                 axes = AxisChannels(place, one.axis, 0, begin, count, one.blocks, is_read, one.joins_heads)
-                yield f"{self.key_of_conv(layer, number)}.{name}", axes
+                inner = _INNER[_inside(conv, ends)](conv, name, one) if self.inner_rows(layer, number) else _Inner(0)
+                if not inner.number:
+                    yield tensor, axes
+                    continue
+                if inner.skipped:
+                    yield tensor, replace(axes, blocks=inner.skipped)
+                yield tensor, replace(
+                    axes, place=Place(layer, target, number, inner=inner.number), first=inner.skipped * count, begin=0,
+                    blocks=one.blocks - inner.skipped, is_read=is_matrix,
+                )  # fmt: skip
         read = 0 if each.reads_input else layer - 1
         for type_ in widths.outputs:
-            yield from self._axes_of_product(f"{key}.own.{type_}", Place(layer, type_), Place(layer - 1, type_))
+            own = self._output(layer, type_)
+            yield from self._axes_of_product(f"{key}.own.{type_}", own, Place(layer - 1, type_))
             yield from self._axes_of_product(f"{key}.residuals.{type_}", Place(layer, type_), Place(read, type_))
             if each.output_product:
-                yield f"{key}.outputs.{type_}.weight", self._whole_axis(Place(layer, type_), 0)
-                yield f"{key}.outputs.{type_}.weight", self._whole_axis(Place(layer, type_), 1)
-                yield f"{key}.outputs.{type_}.bias", self._whole_axis(Place(layer, type_), 0)
-        normed = layer - 1 if each.is_pre_activated else layer
+                yield from self._axes_of_product(f"{key}.outputs.{type_}", Place(layer, type_), own)
         for type_ in widths.inputs if each.is_pre_activated else widths.outputs:
+            normed = Place(layer - 1, type_) if each.is_pre_activated else self._output(layer, type_)
             for name in (*self._below(f"{key}.norms.{type_}"), *self._below(f"{key}.activations.{type_}")):
-                yield name, self._whole_axis(Place(normed, type_), 0)
+                yield name, self._whole_axis(normed, 0)
 
     def _axes_of_product(self, key: str, written: Place, read: Place) -> Iterator[tuple[str, AxisChannels]]:
         if f"{key}.weight" in self._shapes:
@@ -425,13 +477,8 @@ class NetworkChannels:
         if self.layers.jumping_knowledge is JumpingKnowledge.LSTM:
             return "jumpingKnowledge Lstm has as many states as layers have channels, and none of its own"
         for number, each in enumerate(self.layers.layers):
-            if each.output_product and not is_learnt:
-                return f"layers[{number}]: its last product is square, {_NOT_LEARNT}"
-            for conv in each.convs:
-                inner = _PROJECTS if conv.projects else _INNER.get(conv.conv, "")
-                problem = ""
-                if inner and not is_learnt:
-                    problem = f"{inner}, {_NOT_LEARNT}"
+            for place, conv in enumerate(each.convs):
+                problem = "" if is_learnt else self._why_not_fitted(number + 1, place, conv)
                 if conv.towers > 1:
                     problem = "each of its towers has a part of the channels"
                 if each.combination is Combination.CAT and (each.own or conv.conv in _AS_WIDE_AS_READ):
@@ -439,6 +486,14 @@ class NetworkChannels:
                 if problem:
                     return f"layers[{number}]: conv {conv.conv}: {problem}"
         return "" if self.groups else "no layer before the last product has channels of its own, beside features"
+
+    def _why_not_fitted(self, layer: int, place: int, conv: ConvolutionManifest) -> str:
+        """Why weights cannot be fitted to what is left inside of a convolution; empty: they can."""
+        if conv.conv is Convolution.PNA and conv.pre_layers > 1:
+            return f"rows between its preLayers are of edges, to which nothing is fitted, {_NOT_LEARNT}"
+        if conv.conv in (Convolution.PNA, Convolution.GEN) and not self.inner_rows(layer, place):
+            return f"what it aggregates has the channels of what it reads or gives, {_NOT_LEARNT}"
+        return ""
 
     def _why_other_shapes(self, narrow: LayersManifest, factor: int) -> str:
         """Why tensors that are cut are not those of the network with fewer channels; empty: they are."""
@@ -460,14 +515,71 @@ class NetworkChannels:
         return f"{other} would not be as wide as what it is multiplied by"
 
 
-_NOT_LEARNT = "and weights that are given are not trained further"
-_PROJECTS = "its product before the aggregation is as wide as what it reads"
-_INNER: Mapping[Convolution, str] = {
-    Convolution.PNA: "its products before and behind the aggregation are as wide as what it reads and gives",
-    Convolution.GEN: "what it aggregates is as wide as what it gives",
+# --- rows inside of convolutions
+
+
+class _Inside(Enum):
+    """Rows inside of a convolution."""
+
+    PROJECTED = auto()
+    """Products before an aggregation."""
+    AGGREGATED = auto()
+    """What GEN aggregates, of products of both ends."""
+    TOWER = auto()
+    """What each product of PNA writes, but for the last one."""
+
+
+def _inside(conv: ConvolutionManifest, ends: Ends) -> _Inside | None:
+    if conv.projects:
+        return _Inside.PROJECTED
+    if conv.conv is Convolution.PNA:
+        return _Inside.TOWER
+    # Rows as wide as the output have no product: they are aggregated as they are.
+    is_product = conv.conv is Convolution.GEN and conv.width not in (ends.source, ends.target)
+    return _Inside.AGGREGATED if is_product else None
+
+
+class _Inner(NamedTuple):
+    number: int
+    """As of `Place.inner`; 0: the axis has channels of other rows."""
+    skipped: int = 0
+    """First blocks along the axis, which are of other rows."""
+
+
+def _inner_of_projected(_conv: ConvolutionManifest, name: str, axis: _Axis) -> _Inner:
+    return _Inner(-1 if axis.role is _Role.SOURCE and (name, axis.axis) != ("lin.weight", 1) else 0)
+
+
+def _inner_of_aggregated(_conv: ConvolutionManifest, name: str, axis: _Axis) -> _Inner:
+    is_read = (name, axis.axis) == ("mlp.0.weight", 1)
+    return _Inner(-1 if is_read or (axis.role is _Role.OUTPUT and not name.startswith("mlp.")) else 0)
+
+
+def _inner_of_tower(conv: ConvolutionManifest, name: str, axis: _Axis) -> _Inner:
+    """Products are numbered from the first of `pre_nns` on, the last of `post_nns` being -1, which `lin` reads."""
+    part, *places = name.split(".")
+    if part not in ("pre_nns", "post_nns", "edge_encoder"):
+        return _Inner(-1 if (name, axis.axis) == ("lin.weight", 1) else 0)
+    first = -conv.pre_layers - conv.post_layers
+    if part == "edge_encoder":
+        return _Inner(first)
+    place = int(places[1]) // 2 + (0 if part == "pre_nns" else conv.pre_layers)
+    if axis.axis == 0:
+        return _Inner(first + place)
+    if place == 0:  # of both ends, and of what is made of columns of edges
+        return _Inner(first, 2) if axis.blocks > 2 else _Inner(0)
+    return _Inner(first + place - 1, int(place == conv.pre_layers))
+
+
+_INNER: Mapping[_Inside | None, Callable[[ConvolutionManifest, str, _Axis], _Inner]] = {
+    _Inside.PROJECTED: _inner_of_projected,
+    _Inside.AGGREGATED: _inner_of_aggregated,
+    _Inside.TOWER: _inner_of_tower,
 }
-"""What is inside convolutions of some kinds and has as many channels as other rows, which are others: those of the same
-numbers are kept."""
+"""Which axes of tensors have channels of rows inside."""
+
+
+_NOT_LEARNT = "and weights that are given are not trained further"
 _AS_WIDE_AS_READ = (Convolution.APPNP, Convolution.AGNN, Convolution.GCNII)
 """Convolutions whose outputs have the channels of their inputs."""
 
@@ -524,9 +636,9 @@ class _Joined:
         return found
 
 
-def _behind(place: Place) -> tuple[int, int, int]:
-    """Order of rows in a network: between the products of a layer's convolutions, then behind it."""
-    return place.layer, int(place.conv < 0), place.product
+def _behind(place: Place) -> tuple[int, int, int, int]:
+    """Order of rows in a network: inside and between the products of a layer's convolutions, then behind it."""
+    return place.layer, int(place.conv < 0), place.product, place.inner
 
 
 def _named(place: Place) -> str:

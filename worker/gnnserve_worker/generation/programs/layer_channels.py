@@ -22,13 +22,15 @@ from gnnserve_worker.generation.channels import choose_in_parts
 from gnnserve_worker.generation.listed_layers import GivenLayers
 from gnnserve_worker.generation.listed_rows import ListedRows
 from gnnserve_worker.generation.moments import SumMoments, aggregation_of, in_chunks
+from gnnserve_worker.generation.programs.inner_rows import InnerRows, inner_sums, with_plain_edges
 from gnnserve_worker.generation.programs.running import compute_all, served_features
 from gnnserve_worker.generation.relation_channels import as_seen, nodes_seen
 from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import GraphData, Relation
 from gnnserve_worker.layers.channels import AxisChannels, NetworkChannels, Place
-from gnnserve_worker.layers.dense import below, build_changes
+from gnnserve_worker.layers.dense import below, build_changes, build_products, run_products
+from gnnserve_worker.layers.memory import RunMemory
 from gnnserve_worker.layers.shapes import head_key, needed_by_layers, source_of, target_of
 from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -46,6 +48,8 @@ class _Read:
     at: AxisChannels
     block: int
     rows: _MakeRows
+    of_matrix: bool = False
+    """Whether these have all columns of the matrix, and not those of the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ class _Narrowing:
             self.kept |= dropped
 
     def _measured(self, one: _Sum) -> SumMoments:
-        rows = np.concatenate([read.rows()[:, self._left(read)] for read in one.reads], axis=1)
+        made = {make: make() for make in {read.rows for read in one.reads}}
+        rows = np.concatenate([made[read.rows][:, self._columns(read)] for read in one.reads], axis=1)
         blocks = (rows[nodes] for nodes in in_chunks(np.arange(len(rows))))
         return SumMoments.of([self._matrix(read) for read in one.reads], blocks, has_bias=bool(one.bias))
 
@@ -101,6 +106,11 @@ class _Narrowing:
             self.tensors = {**self.tensors, read.key: changed}
         if one.bias:
             self.tensors = {**self.tensors, one.bias: self.tensors[one.bias] + added}
+
+    def _columns(self, read: _Read) -> np.ndarray:
+        """Columns of its rows that are left, int64."""
+        left = self._left(read)
+        return read.at.positions(left, read.block) if read.of_matrix else left
 
     def _left(self, read: _Read) -> np.ndarray:
         return self.kept.get(read.at.place, np.arange(read.at.count))
@@ -134,7 +144,6 @@ _ADDED_UP: Mapping[Convolution, _AddedUp] = {
 
 _BLOCKS_OF_ROWS: Mapping[Convolution, Mapping[str, int]] = {
     Convolution.PNA: {"pre_nns.0.0.weight": 2, "post_nns.0.0.weight": 1},
-    Convolution.GEN: {"lin_src.weight": 1, "lin_dst.weight": 1},
 }
 """Matrices of kinds some of which read other rows than the layer does, and how many of their first blocks are of these.
 Of other kinds all are."""
@@ -172,6 +181,9 @@ class _Reading:
             if target_of(conv, schema) in written:
                 yield from self._sums_of_conv(layer, place, conv)
         for type_ in sorted(written):
+            for read in self._matrix(f"{key}.outputs.{type_}.weight"):
+                nodes = partial(self._before_last_product, layer, type_)
+                yield _Sum([_Read(f"{key}.outputs.{type_}.weight", read, 0, nodes)], f"{key}.outputs.{type_}.bias")
             for part, is_activated in (("own", True), ("residuals", False)):
                 name = f"{key}.{part}.{type_}.weight"
                 for read in self._matrix(name):
@@ -184,24 +196,47 @@ class _Reading:
         if joint is not None:
             yield joint
         done = set() if joint is None else {read.key for read in joint.reads}
+        for inner in self._inside(layer, place, conv):
+            yield inner
+            done |= {read.key for read in inner.reads}
         for name in self.tensors:
             if not name.startswith(f"{key}.") or name in done:
                 continue
             bias = name.removesuffix("weight") + "bias"
             for read in self._matrix(name):
+                if read.place.inner:
+                    continue  # of edges
                 rows: _MakeRows = partial(self._of_nodes, read.place, read.place.type, layer)
                 if read.place.conv >= 0:
                     rows = partial(self._between, layer, read.place)
-                elif conv.projects and name == f"{key}.lin_l.weight":
-                    rows = partial(self._projected, f"{key}.lin", rows)
                 blocks = _BLOCKS_OF_ROWS.get(conv.conv)
                 for block in range(read.blocks if blocks is None else blocks.get(name.removeprefix(f"{key}."), 0)):
                     yield _Sum([_Read(name, read, block, rows)], bias if bias in self.tensors else "")
 
-    def _projected(self, key: str, rows: _MakeRows) -> np.ndarray:
-        """Products of rows before an aggregation, cut off at 0. `key`: beginning of those of matrix and bias."""
-        products: np.ndarray = rows() @ self.tensors[f"{key}.weight"].T + self.tensors[f"{key}.bias"]
-        found: np.ndarray = np.maximum(products, 0)
+    def _inside(self, layer: int, place: int, conv: ConvolutionManifest) -> Iterator[_Sum]:
+        """Sums of products of rows inside of a convolution, of all blocks of a matrix together."""
+        if not self.channels.inner_rows(layer, place):
+            return
+        key = self.channels.key_of_conv(layer, place)
+        target = target_of(conv, self.channels.schema)
+        for name, what in inner_sums(conv, below(self.tensors, key)).items():
+            rows = partial(self._of_convolution, layer, place, target, what)
+            reads = [
+                _Read(f"{key}.{name}", read, block, rows, of_matrix=True)
+                for read in self._matrix(f"{key}.{name}")
+                for block in range(read.blocks)
+            ]
+            bias = f"{key}.{name.removesuffix('weight')}bias"
+            if reads:
+                yield _Sum(reads, bias if bias in self.tensors else "")
+
+    def _of_convolution(self, layer: int, place: int, type_: int, what: InnerRows) -> np.ndarray:
+        rows = self.rows.of_convolution(layer, place, what.conv, what.given, self.behind[layer - 1])[self.nodes[type_]]
+        found: np.ndarray = np.maximum(rows, 0) if what.is_cut_off else rows
+        return found
+
+    def _before_last_product(self, layer: int, type_: int) -> np.ndarray:
+        found: np.ndarray = self.rows.before_last_product(layer, type_, self.behind[layer - 1])[self.nodes[type_]]
         return found
 
     def _joint(self, conv: ConvolutionManifest, place: int, layer: int) -> _Sum | None:
@@ -277,9 +312,16 @@ class _Reading:
         return found
 
     def _between(self, layer: int, place: Place) -> np.ndarray:
-        rows = self.rows.between_products(layer, place.conv, place.product, self.behind[layer - 1])
-        found: np.ndarray = rows[self.nodes[place.type]]
-        return found
+        conv = self.channels.layers.layers[layer - 1].convs[place.conv]
+        if conv.conv is not Convolution.GEN:
+            rows = self.rows.between_products(layer, place.conv, place.product, self.behind[layer - 1])
+            found: np.ndarray = rows[self.nodes[place.type]]
+            return found
+        # What it aggregates is as wide as its output, whatever the products between.
+        own = below(self.tensors, self.channels.key_of_conv(layer, place.conv))
+        (aggregated,) = inner_sums(conv, own).values()
+        products = build_products(conv.mlp[: place.product + 1], below(own, "mlp"))
+        return run_products(products, self._of_convolution(layer, place.conv, place.type, aggregated), RunMemory())
 
     def _activated(self, place: Place, layer: int) -> np.ndarray:
         """Rows of all nodes, behind norm and activation where these stand before the convolutions of the layer that
@@ -320,7 +362,7 @@ def narrow_listed(
     """The weights of a network with one of `factor` of its hidden channels. `rows`: of the whole network over lists
     that training may see, which are those of `data`; `nodes`: by type, those (positions, int64) over which channels are
     chosen and matrices fitted."""
-    narrowing = _Narrowing(channels, dict(tensors))
+    narrowing = _Narrowing(channels, with_plain_edges(channels, tensors))
     narrowing.narrow([*_Reading(channels, tensors, rows, data, nodes).sums()], factor)
     return channels.cut(narrowing.tensors, narrowing.kept)
 
