@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.machine.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S, until_holds
+from tests.support.serving.pair_workers import links
 from tests.support.serving.serving import CLASSES, Client, FakeWorker, running, service
 
 from gnnserve_api.spec.service import GNNService
@@ -150,6 +151,28 @@ def test_the_most_accurate_variant_is_compared_with_itself() -> None:
         assert (await compared(client, "x1", 20))["mean"] == 1.0
 
     on_worker(scenario, variant="x1")
+
+
+@pytest.mark.parametrize("task", ["nodes", "links"])
+def test_an_answer_about_a_node_that_has_left_since_is_compared_with_nothing(task: str) -> None:
+    """What is computed of it now is of no graph that there was."""
+    is_gone, shadows = np.zeros(1000, bool), list[str]()
+
+    def leave(variant: str, _seeds: np.ndarray) -> None:
+        if variant == "x1":
+            shadows.append(variant)
+            is_gone[3] = True
+
+    options: dict[str, Any] = {} if task == "nodes" else {"classes": (), "links": links()}
+    worker = Disagreeing(fail=leave, is_gone=is_gone, **options)
+    body = {"nodes": [3, 4]} if task == "nodes" else {"pairs": [[3, 4]]}
+
+    async def scenario(client: Client) -> None:
+        assert (await client.http.post("/v1/predict", json=body)).status_code == 200
+        await until_holds(lambda: client.model.watch.shadows.wants_answer and bool(shadows), "a shadow is computed")
+        assert all("agreement" not in each for each in (await client.http.get("/v1/accuracy")).json()["variants"])
+
+    on_worker(scenario, worker)
 
 
 def test_labels_go_before_shadows() -> None:

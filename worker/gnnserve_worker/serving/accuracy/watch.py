@@ -261,8 +261,12 @@ class AccuracyWatch:
 
     def _finish_shadow(self, job: AccuracyJob, scores: np.ndarray) -> None:
         kept, self.shadows.kept = self.shadows.kept, None
-        if kept is not None and self._measure is not None and self._tally is not None:
-            self._tally.add_agreement(kept.variant, self._measure.agreement(kept, job.variant, scores))
+        revision, measure, tally = self._revision, self._measure, self._tally
+        if kept is None or revision is None or measure is None or tally is None:
+            return
+        # A node that has left meanwhile has a row and no neighbours: that differs from its answer, whatever answers.
+        if not revision.changes.gone.are_named(kept.nodes, 0, len(kept.nodes), None):
+            tally.add_agreement(kept.variant, measure.agreement(kept, job.variant, scores))
 
     def _finish_labels(self, job: AccuracyJob, scores: np.ndarray) -> None:
         chunk, measure, tally = self._chunk, self._measure, self._tally
