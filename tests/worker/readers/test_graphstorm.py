@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnserve_api.files.graph_schema import AS_LISTED, GraphSchema, TypeManifest, relation_manifest
+from gnnserve_api.files.graph_schema import AS_LISTED, GraphSchema, TypeManifest, one_type, relation_manifest
 from gnnserve_api.files.layers import Activation, LayersManifest, Norm
 from gnnserve_worker.generation.layer_modules import GraphTensors, LayersModule, load_canonical
 from gnnserve_worker.layers.shapes import columns_of, tensor_shapes
@@ -116,6 +116,50 @@ class _Layer(nn.Module):
         return found if self.is_last else {name: one.relu() for name, one in found.items()}
 
 
+class _TypedLayer(nn.Module):
+    """GraphStorm's HGTLayer."""
+
+    def __init__(self, seed: int, norm: type[nn.Module] | None) -> None:
+        super().__init__()
+        each = HIDDEN // HEADS
+        torch.manual_seed(seed)
+        for name in ("k_linears", "q_linears", "v_linears", "a_linears"):
+            setattr(self, name, nn.ParameterDict({type_: nn.Linear(HIDDEN, HIDDEN) for type_ in TYPES}))
+        self.skip = nn.ParameterDict({
+            type_: nn.Parameter(_random(1, seed=seed + place)) for place, type_ in enumerate(TYPES)
+        })  # fmt: skip
+        joined = ["_".join(one) for one in RELATIONS]
+        self.relation_pri = nn.ParameterDict({name: nn.Parameter(torch.rand(HEADS) + 0.5) for name in joined})
+        for name in ("relation_att", "relation_msg"):
+            made = {one: nn.Parameter(torch.randn(HEADS, each, each)) for one in joined}
+            setattr(self, name, nn.ParameterDict(made))
+        if norm is not None:
+            self.norms = nn.ParameterDict({type_: norm(HIDDEN) for type_ in TYPES})
+
+    def forward(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        found: dict[str, list[Tensor]] = {}
+        for source, name, target in RELATIONS:
+            edges, joined = EDGES[source, name, target], f"{source}_{name}_{target}"
+            key, value, query = (
+                getattr(self, part)[type_](rows[type_]).view(-1, HEADS, HIDDEN // HEADS)
+                for part, type_ in (("k_linears", source), ("v_linears", source), ("q_linears", target))
+            )
+            key = torch.einsum("bij,ijk->bik", key, self.relation_att[joined])
+            value = torch.einsum("bij,ijk->bik", value, self.relation_msg[joined])
+            scores = (query[edges[1]] * key[edges[0]]).sum(-1) * self.relation_pri[joined] / (HIDDEN // HEADS) ** 0.5
+            shares = (scores - scores.max()).exp()
+            shares = shares / _scattered(shares, edges[1], len(query))[edges[1]]
+            made = _scattered(value[edges[0]] * shares.unsqueeze(-1), edges[1], len(query)).flatten(1)
+            found.setdefault(target, []).append(made)
+        written = {}
+        for type_, one in rows.items():
+            own, gate = self.a_linears[type_](one), self.skip[type_].sigmoid()
+            written[type_] = torch.stack(found[type_]).mean(0) * gate + own * (1 - gate) if type_ in found else own
+            if hasattr(self, "norms"):
+                written[type_] = self.norms[type_](written[type_])
+        return {type_: one.relu() for type_, one in written.items()}
+
+
 class _Model(nn.Module):
     """Its parts have the names under which GraphStorm saves them."""
 
@@ -131,9 +175,8 @@ class _Model(nn.Module):
         self.node_embed.ngnn_mlp = nn.ModuleDict({name: nn.Module() for name in TYPES})
         for place, module in enumerate(self.node_embed.ngnn_mlp.values()):
             module.ngnn_gnn = nn.ParameterList([nn.Parameter(_random(HIDDEN, HIDDEN, seed=80 + place))] if ffn else [])
-        self.gnn._layers = nn.ModuleList([
-            _Layer(kind, 20, norm, False, loops), _Layer(kind, 40, norm, True, loops),
-        ])  # fmt: skip
+        layers: list[nn.Module] = [_Layer(kind, 20, norm, False, loops), _Layer(kind, 40, norm, True, loops)]
+        self.gnn._layers = nn.ModuleList([_TypedLayer(20, norm), _TypedLayer(40, norm)] if kind == "hgt" else layers)
         self.decoder.decoder = nn.Parameter(_random(HIDDEN, CLASSES, seed=90))
         if bias:
             self.decoder.bias = nn.Parameter(_random(CLASSES, seed=91))
@@ -181,6 +224,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "an RGCN with batch norms": {"kind": "rgcn", "norm": nn.BatchNorm1d},
     "an RGAT with layer norms": {"kind": "rgat", "norm": nn.LayerNorm},
     "an RGAT without the node itself": {"kind": "rgat", "loops": False},
+    "an HGT": {"kind": "hgt"},
+    "an HGT with layer norms": {"kind": "hgt", "norm": nn.LayerNorm},
+    "an HGT with batch norms": {"kind": "hgt", "norm": nn.BatchNorm1d},
     "an RGCN with products of the input": {"kind": "rgcn", "ffn": True, "bias": False},
 }
 
@@ -193,6 +239,66 @@ def test_what_is_read_computes_what_the_model_does(name: str, tmp_path: Path) ->
     expected = model().detach().numpy()
     found = _scores(read.layers, read.tensors(tensors), _schema(), (0, 1, 2))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+class _SageLayer(nn.Module):
+    """GraphStorm's SAGEConv, around DGL's."""
+
+    def __init__(self, seed: int, *, pools: bool, norm: bool) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.conv = nn.Module()
+        if pools:
+            self.conv.fc_pool = nn.Linear(HIDDEN, HIDDEN)
+        self.conv.fc_neigh, self.conv.fc_self = (nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(2))
+        if norm:
+            self.norm = nn.BatchNorm1d(HIDDEN)
+
+    def forward(self, rows: Tensor, edges: Tensor) -> Tensor:
+        read = self.conv.fc_pool(rows).relu() if hasattr(self.conv, "fc_pool") else rows
+        places = edges[1].unsqueeze(1).expand(-1, HIDDEN)
+        reduce = "amax" if hasattr(self.conv, "fc_pool") else "mean"
+        found = torch.zeros_like(rows).scatter_reduce(0, places, read[edges[0]], reduce, include_self=False)
+        made = self.conv.fc_self(rows) + self.conv.fc_neigh(found)
+        return (self.norm(made) if hasattr(self, "norm") else made).relu()
+
+
+@pytest.mark.parametrize("pools", [False, True], ids=["means", "largest of products"])
+@pytest.mark.parametrize("is_known", [False, True], ids=["the file alone", "a graph"])
+def test_a_sage_over_one_type_is_read(tmp_path: Path, pools: bool, is_known: bool) -> None:
+    rows, edges = FEATURES["paper"], EDGES[RELATIONS[1]]
+    model = nn.Module()
+    model.node_embed, model.gnn, model.decoder = nn.Module(), nn.Module(), nn.Module()
+    model.node_embed.input_projs = nn.ParameterDict({"_N": nn.Parameter(_random(5, HIDDEN, seed=1))})
+    model.gnn._layers = nn.ModuleList([_SageLayer(2, pools=pools, norm=True), _SageLayer(3, pools=pools, norm=False)])
+    model.decoder.decoder = nn.Parameter(_random(HIDDEN, CLASSES, seed=4))
+    with torch.no_grad():
+        for layer in model.gnn._layers:
+            layer(rows @ model.node_embed.input_projs["_N"], edges)
+        model.eval()
+        made = rows @ model.node_embed.input_projs["_N"]
+        for layer in model.gnn._layers:
+            made = layer(made, edges)
+        expected = (made @ model.decoder.decoder).numpy()
+    torch.save({name: one.state_dict() for name, one in model.named_children()}, tmp_path / "model.bin")
+    schema = one_type(len(rows), edges.shape[1], rows.shape[1])
+    read, tensors = _read(tmp_path / "model.bin", schema if is_known else None)
+    assert read.is_known and read.description.says().startswith("GraphStorm's SAGE: 2 layers")
+    module = LayersModule(read.layers, schema, [rows.shape[1]]).eval()
+    load_canonical(module, read.tensors(tensors))
+    with torch.no_grad():
+        found = module(GraphTensors([rows], [edges], [{}])).numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_aggregations_of_sage_that_no_layer_has_are_said(tmp_path: Path) -> None:
+    layer = _SageLayer(2, pools=False, norm=False)
+    del layer.conv.fc_self
+    parts = {"gnn": {f"_layers.0.{key}": one for key, one in layer.state_dict().items()}, "decoder": {}}
+    parts["node_embed"] = {"input_projs._N": _random(5, HIDDEN, seed=1)}
+    torch.save(parts, tmp_path / "model.bin")
+    read, _ = _read(tmp_path / "model.bin", None)
+    assert not read.is_known and "aggregate by gcn" in read.problem
 
 
 @pytest.mark.parametrize("kind", ["rgcn", "rgat"])
@@ -223,9 +329,10 @@ def test_a_file_alone_tells_types_and_what_it_does_not_name(tmp_path: Path) -> N
     assert (first.norm, first.activation, last.norm, last.activation) == (
         Norm.BATCH, Activation.RELU, Norm.NONE, Activation.NONE,
     )  # fmt: skip
-    named, _ = _read(_Model("rgat").saved(tmp_path / "other.bin"), None)
-    assert {(one.source, one.name, one.target) for one in named.names.relations} == {*RELATIONS}
-    assert not any("canonical_etypes" in one for one in named.assumed)
+    for kind in ("rgat", "hgt"):
+        named, _ = _read(_Model(kind).saved(tmp_path / f"{kind}.bin"), None)
+        assert {(one.source, one.name, one.target) for one in named.names.relations} == {*RELATIONS}
+        assert not any("canonical_etypes" in one for one in named.assumed)
 
 
 def test_embeddings_of_nodes_stand_beside_the_file(tmp_path: Path) -> None:
@@ -235,6 +342,23 @@ def test_embeddings_of_nodes_stand_beside_the_file(tmp_path: Path) -> None:
     read, _ = _read(model.saved(tmp_path / "model.bin"), None)
     assert read.is_known
     assert "features of author: rows of author/sparse_emb_*.pt (embeddings)" in read.assumed
+
+
+@pytest.mark.parametrize("gone", ["skip.author", "relation_pri.paper_cites_paper", "q_linears.paper.bias"])
+def test_a_part_of_hgt_that_is_not_there_is_named(gone: str, tmp_path: Path) -> None:
+    path = _Model("hgt").saved(tmp_path / "model.bin")
+    parts = torch.load(path, weights_only=True)
+    del parts["gnn"][f"_layers.1.{gone}"]
+    torch.save(parts, path)
+    for schema in (None, _schema()):
+        read, _ = _read(path, schema)
+        assert not read.is_known and f"has a layer of its HGT without {gone}" in read.problem
+
+
+def test_attention_over_a_relation_that_the_graph_does_not_have_is_named(tmp_path: Path) -> None:
+    fewer = GraphSchema(_schema().types, _schema().relations[:2])
+    read, _ = _read(_Model("hgt").saved(tmp_path / "model.bin"), fewer)
+    assert "attention over the relation 'paper_written_by_author', which the graph does not have" in read.problem
 
 
 @pytest.mark.parametrize("what", ["products between layers", "embeddings beside features", "an unknown layer"])
@@ -248,7 +372,7 @@ def test_what_no_layers_have_is_said(what: str, tmp_path: Path) -> None:
         words = "adds an embedding of each node to the features of paper"
         model.node_embed.proj_matrix = nn.ParameterDict({"paper": nn.Parameter(torch.ones(2 * HIDDEN, HIDDEN))})
     else:
-        words = "neither those of its RGCN nor of its RGAT"
+        words = "those of none of its RGCN, RGAT, HGT and SAGE"
         del model.gnn._layers[0].weight
     read, _ = _read(model.saved(tmp_path / "model.bin"), None)
     assert not read.is_known and words in read.problem
