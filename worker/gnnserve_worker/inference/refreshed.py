@@ -16,7 +16,7 @@ from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.kernels.view import unpack
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.opening.overlay_reach import NOTHING_REACHED
-from gnnserve_worker.opening.overlay_rows import OverlayRows
+from gnnserve_worker.opening.overlay_rows import ChoosingView, OverlayRows
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import Scratch
 from gnnserve_worker.staleness.refreshing import TURN_US, StaleLayer
@@ -69,7 +69,7 @@ def refreshed(infer: Infer, loaded: LoadedRevision, living: LivingRevision | Non
                 if view is not None and reaching is not None:
                     origins = reached.origins[np.isin(reached.keys, chosen)]
                     refreshing.make_right_below(found[1], origins[origins >= 0], _joined(view, loaded.graph.nodes))
-                    view = view.making(chosen)
+                    view = ChoosingView.of(view, chosen)
             took = StageTimes((time.perf_counter() - began_s) * 1e3, 0.0, 0.0)
             inference = infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
             if read.brought:

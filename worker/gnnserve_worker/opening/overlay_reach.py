@@ -17,13 +17,26 @@ from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernels.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, unpack
 from gnnserve_worker.programs.numbering import seed_rows
-from gnnserve_worker.sampling.batch_view import node_keys, of_node_keys
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Sampler, Scratch
 
 _OF_DEGREE = np.float32(0.5)
 """Movement of a neighbour's weight, where the layer weighs it by its degree, over the share of its list that came."""
 _LEAST = np.float32(2.0**-20)
 """Movement of a row that is another one, at least."""
+
+
+_VIEW_BITS = 32
+
+
+def node_keys(views: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """A number of each node as a request sees it, int64: `views` and `nodes` of a batch, integers."""
+    keys: np.ndarray = views.astype(np.int64) << _VIEW_BITS | nodes.astype(np.int64)
+    return keys
+
+
+def of_node_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The views (int32) and nodes (int64) that `node_keys` numbers."""
+    return (keys >> _VIEW_BITS).astype(np.int32), keys & ((1 << _VIEW_BITS) - 1)
 
 
 class ReachedRows(NamedTuple):

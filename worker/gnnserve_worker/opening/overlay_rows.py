@@ -1,6 +1,6 @@
 """Rows of a table that stores a layer, for nodes that requests bring and for those around them: made over all
 neighbours as each request sees them, of rows of the layer before that are made in the same way. What a request does not
-reach is read as it is stored, and so is what a batch does not choose (`BatchView.chosen`).
+reach is read as it is stored, and so is what a batch does not choose (`ChoosingView`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,38 @@ from gnnserve_worker.models.feature_products import RowsOfFeatures
 from gnnserve_worker.models.rows import FeaturesOf, MakesRows, encode_rows, multiplied, pad_rows
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.whole_lists import LayerScratch
-from gnnserve_worker.opening.overlay_reach import OverlayReach, ReachedRows
-from gnnserve_worker.sampling.batch_view import BatchView, node_keys, of_node_keys
+from gnnserve_worker.opening.overlay_reach import OverlayReach, ReachedRows, node_keys, of_node_keys
+from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.table import RowsBehind, Table
+
+
+class ChoosingView(BatchView, frozen=True, kw_only=True):
+    """A view in which rows of a stored layer are made for some nodes that requests change, and not for all."""
+
+    chosen: np.ndarray
+    """`node_keys` of these nodes, int64, ascending. Rows of other stored nodes are read as they are stored."""
+
+    @staticmethod
+    def of(view: BatchView, chosen: np.ndarray) -> ChoosingView:
+        return ChoosingView(view.sampling, view.features, view.stand_ins, view.payload, chosen=chosen)
+
+    @property
+    def whole(self) -> BatchView:
+        """The view in which all rows are made."""
+        return BatchView(self.sampling, self.features, self.stand_ins, self.payload)
+
+    def of_seeds(self, part: slice) -> ChoosingView:
+        """As `BatchView.of_seeds`."""
+        return ChoosingView.of(self.whole.of_seeds(part), self.chosen)
+
+    def of_places(self, places: np.ndarray) -> ChoosingView:
+        """As `BatchView.of_places`."""
+        return ChoosingView.of(self.whole.of_places(places), self.chosen)
+
+    def of_distinct(self, views: np.ndarray) -> ChoosingView:
+        """As `BatchView.of_distinct`."""
+        return ChoosingView.of(self.whole.of_distinct(views), self.chosen)
 
 
 class SeenNodes(NamedTuple):
@@ -89,12 +117,13 @@ class OverlayRows:
         views, nodes = of_node_keys(keys)
         origins = self.reach.origins_of(unpack(view.sampling.packed)[4], nodes)
         # What these rows are made of is right, whatever is chosen of the table itself.
-        return self.maker.make_seen(nodes, origins, SeenNodes(view.making(None), views, self.inputs))
+        whole = view.whole if isinstance(view, ChoosingView) else view
+        return self.maker.make_seen(nodes, origins, SeenNodes(whole, views, self.inputs))
 
     def _name(self, view: BatchView, sample: NeighbourSample) -> np.ndarray:
         """`node_keys` of the nodes whose rows are made, int64. In the sample N + i is put in place of the i-th of them,
         N being the table's rows, and stored ones in place of others."""
-        chosen = self.reached(view, sample).keys if view.chosen is None else view.chosen
+        chosen = view.chosen if isinstance(view, ChoosingView) else self.reached(view, sample).keys
         names, of_names = self.reach.named(view.sampling, sample)
         keys = node_keys(of_names, names)
         places = np.minimum(np.searchsorted(chosen, keys), max(0, len(chosen) - 1))

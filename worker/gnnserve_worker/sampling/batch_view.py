@@ -152,9 +152,6 @@ class BatchView(msgspec.Struct, frozen=True):
     """`Overlay.stand_ins` of all of `features`; None: there are none."""
     payload: OverlayPayload | None = None
     """That of all requests, by the entries and lists of the view; None: no request brings any."""
-    chosen: np.ndarray | None = None
-    """Nodes whose rows of a stored layer are made for their requests, where these change them: `node_keys`, int64,
-    ascending. Those of other stored nodes are read as they are stored. None: all are made."""
 
     def touches(self, part: slice) -> bool:
         """Whether any of that part of its seeds sees another graph than the stored one, or has a key of its own."""
@@ -162,33 +159,15 @@ class BatchView(msgspec.Struct, frozen=True):
 
     def of_seeds(self, part: slice) -> BatchView:
         """The view of a part of its seeds."""
-        return msgspec.structs.replace(self, sampling=self.sampling.of_seeds(part))
+        return BatchView(self.sampling.of_seeds(part), self.features, self.stand_ins, self.payload)
 
     def of_places(self, places: np.ndarray) -> BatchView:
         """The view of its seeds at these places."""
-        return msgspec.structs.replace(self, sampling=self.sampling.of_places(places))
+        return BatchView(self.sampling.of_places(places), self.features, self.stand_ins, self.payload)
 
     def of_distinct(self, views: np.ndarray) -> BatchView:
-        """The view of a batch's distinct seeds, or of nodes seen in it. `views`, int32: that of each."""
-        return msgspec.structs.replace(self, sampling=self.sampling.of_others(views))
-
-    def making(self, chosen: np.ndarray | None) -> BatchView:
-        """The view in which rows of these nodes are made, as of `chosen`."""
-        return msgspec.structs.replace(self, chosen=chosen)
-
-
-_VIEW_BITS = 32
-
-
-def node_keys(views: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """A number of each node as a request sees it, int64: `views` and `nodes` of a batch, integers."""
-    keys: np.ndarray = views.astype(np.int64) << _VIEW_BITS | nodes.astype(np.int64)
-    return keys
-
-
-def of_node_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The views (int32) and nodes (int64) that `node_keys` numbers."""
-    return (keys >> _VIEW_BITS).astype(np.int32), keys & ((1 << _VIEW_BITS) - 1)
+        """The view of a batch's distinct seeds. `views`, int32: that of each."""
+        return BatchView(self.sampling.of_others(views), self.features, self.stand_ins, self.payload)
 
 
 def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView | None:

@@ -111,7 +111,7 @@ class SeenRead(NamedTuple):
 
     stale: StaleRead
     chosen: np.ndarray
-    """As of `BatchView.chosen`."""
+    """As of `ChoosingView`."""
 
 
 class Refreshing:
