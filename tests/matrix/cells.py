@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 from tests.support.pairwise import pairwise_cover
@@ -35,8 +35,19 @@ REFUSED = [cell for cell in CELLS if cell.refusal is not None]
 ADMITTED = [*(Cell(setup, ()) for setup in SETUPS), *(cell for cell in CELLS if cell.refusal is None)]
 
 
-def pairs_of(setup: Setup) -> list[Cell]:
-    """Cells of several features that have each pair which goes together in one of them."""
+_MEETING = (
+    ("variants.channels", "variants.stored", "updates.log"),
+    ("variants.oneRow", "variants.cascades", "updates.log"),
+    ("routing.canary", "updates.compaction", "updates.log"),
+    ("updates.refresh", "variants.channels", "updates.log"),
+)
+"""Fields, by the beginnings of their paths, that the same code reads all three of: rows that are made anew where the
+graph changes, of several networks; stages that follow changes; two revisions, one of which is compacted."""
+
+
+def sets_of(setup: Setup) -> list[Cell]:
+    """Cells of several features that have each pair which goes together in one of them, and each three whose fields
+    meet."""
     able = [cell.features[0] for cell in ADMITTED if cell.setup is setup and cell.features]
 
     def go_together(chosen: tuple[Feature, ...]) -> bool:
@@ -44,7 +55,20 @@ def pairs_of(setup: Setup) -> list[Cell]:
             return False
         return refusal_of(setup, *chosen) is None
 
-    return [Cell(setup, chosen) for chosen in pairwise_cover(able, go_together)]
+    return [Cell(setup, chosen) for chosen in pairwise_cover(able, go_together, _meeting(able))]
+
+
+def _meeting(able: Sequence[Feature]) -> Iterator[tuple[Feature, Feature, Feature]]:
+    """Threes of which each has one of the fields that meet."""
+    for fields in _MEETING:
+        having = [[one for one in able if _has(one, field)] for field in fields]
+        for first, second, third in product(*having):
+            if len({first.name, second.name, third.name}) == len(fields):
+                yield first, second, third
+
+
+def _has(feature: Feature, field: str) -> bool:
+    return any(path.startswith(field) for path, _ in fields_of(feature.parts))
 
 
 def contradict(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

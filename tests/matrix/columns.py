@@ -81,6 +81,11 @@ class Column:
         return self._id(0, 1000)
 
     @property
+    def newer(self) -> int | str:
+        """Another one."""
+        return self._id(0, 1001)
+
+    @property
     def other(self) -> int | str:
         """A node to ask about beside the first one, which it is not joined to."""
         return self._id(1, 20)

@@ -5,7 +5,8 @@ change, where there is a log; and what its fields add (`_ADDED`), of which one t
 
 What is expected: a new node that has the features and the edges of a stored one is called as that one is, by every
 variant to 1e-5, whatever it computes, since nothing tells the two apart; variants that compute the same network
-answer alike; networks over one type answer as plain arithmetic over all of the graph does.
+answer alike; networks over one type answer as plain arithmetic over all of the graph does; and after changes all answer
+as over the graph built anew.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from safetensors.numpy import load_file
 from tests.matrix.cells import Cell, fields_of
 from tests.matrix.columns import MOST_NEIGHBOURS, Column
 from tests.support.changes.living import ROOM_BYTES, write_and_apply
+from tests.support.generation.same_weights import KeptWeights
 from tests.support.serving.following_index import followed
 from tests.support.serving.grpc_worker import listening
 from tests.support.serving.serving import Client, FakeWorker, running
@@ -54,7 +56,9 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.changes.reading import read_changes
 from gnnserve_worker.serving.process.canary import ServedCanary
 
-CLOSE = 1e-5
+CLOSE, ROUNDED = 1e-5, 0.02
+"""Difference of two answers, as a share of the largest score: of rows that are exact, and of rounded ones, whose last
+digit may turn."""
 _UID = "f7b4c2a0-0000-4000-8000-000000000046"
 _LENGTH = "Inference-Header-Content-Length"
 
@@ -87,26 +91,33 @@ class Opened:
         drawn = [drawn for stage in stages.get(name, (name,)) for drawn in fanouts[stage]]
         return all(one <= 0 or one >= MOST_NEIGHBOURS for one in drawn)
 
-    def new_node(self, column: Column) -> dict[str, Any]:
-        """One with the features of the first one."""
-        has_features = self.loaded.new_nodes.types and self.loaded.new_nodes.types[0].columns is not None
-        return {"id": column.new, **({"features": column.features_of_first} if has_features else {})}
+    @property
+    def has_features(self) -> bool:
+        """Whether nodes of the first type come with features."""
+        types = self.loaded.new_nodes.types
+        return bool(types) and types[0].columns is not None
 
-    def edges_like(self, column: Column) -> list[list[Any]]:
-        """Edges of the new node that make it the first one's like, from the lists as they are now."""
+    def new_node(self, column: Column, new: int | str | None = None) -> dict[str, Any]:
+        """One with the features of the first one. `new`: its id; None: the column's."""
+        id_ = column.new if new is None else new
+        return {"id": id_, **({"features": column.features_of_first} if self.has_features else {})}
+
+    def edges_like(self, column: Column, new: int | str | None = None) -> list[list[Any]]:
+        """Edges of the new node, or of that one, which make it the first one's like, from the lists as they are now."""
+        new = column.new if new is None else new
         graph = self.served.graph
         number = graph.naming.find_one(column.first, "nodes[0]", "")
         if graph.naming.form is not IdForm.WITH_TYPES:
-            return [[int(other), column.new] for other in graph.neighbours_of(number)]
+            return [[int(other), new] for other in graph.neighbours_of(number)]
         found, numbered = [], graph.numbered
         for place, listed in graph.lists_by_relation(number):
             relation = graph.types.relations[place]
             first = numbered.first_nodes[numbered.place_of(relation.source)]
             for other in (f"{relation.source}/{one - first}" for one in listed.tolist()):
                 if relation.reverse_of is None:
-                    found.append([other, relation.name, column.new])
+                    found.append([other, relation.name, new])
                 else:
-                    found.append([column.new, relation.reverse_of, other])
+                    found.append([new, relation.reverse_of, other])
         return found
 
 
@@ -121,6 +132,7 @@ class Scene:
     repository: Repository = field(init=False)
     manifest: RevisionManifest = field(init=False)
     opened: list[Opened] = field(default_factory=list)
+    learnt: KeptWeights = field(default_factory=KeptWeights)
     sequence: int = 0
 
     def __post_init__(self) -> None:
@@ -129,7 +141,8 @@ class Scene:
         if "canary" in spec.get("routing", {}):
             spec["routing"]["canary"]["revision"] = self._other_revision(spec)
         self.service = self._service_of(spec)
-        self.manifest = generate(self.service, self.repository, silent)
+        with self.learnt.kept():
+            self.manifest = generate(self.service, self.repository, silent)
 
     def _service_of(self, spec: Mapping[str, Any]) -> GNNService:
         return parse_document(Document("manifest", manifest_of(spec)), ManifestFolder(self.files, None))
@@ -141,6 +154,13 @@ class Scene:
         in_float16 = json.loads(json.dumps(without).replace("int8", "float16"))
         other = merged(in_float16, {"variants": {"storage": ["float32", "float16"], "budget": {"variants": 7}}})
         return generate(self._service_of(other), self.repository, silent).revision
+
+    @property
+    def learns_anew(self) -> bool:
+        """Whether another graph has other weights, whatever is kept: rows of nodes that are learnt, and what a search
+        finds."""
+        spec = self.service.spec
+        return spec.model.learns_embeddings or spec.variants.is_searched
 
     @property
     def updates(self) -> UpdatesOptions | None:
@@ -204,9 +224,9 @@ async def scores_of(client: Client, body: Mapping[str, Any]) -> np.ndarray:
     return scores
 
 
-def assert_close(found: np.ndarray, expected: np.ndarray, about: str) -> None:
+def assert_close(found: np.ndarray, expected: np.ndarray, about: str, close: float = CLOSE) -> None:
     largest = max(1.0, float(np.abs(expected).max()))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=CLOSE * largest, err_msg=about)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=close * largest, err_msg=about)
 
 
 async def ask_scene(scene: Scene) -> None:
@@ -223,6 +243,8 @@ async def ask_scene(scene: Scene) -> None:
         await ask_about_new(scene, client, opened)
         for path, _ in fields_of(scene.cell.spec):
             await _added_by(path)(scene, client, opened)
+        if opened.living is not None:
+            await ask_beside_rebuilt(scene, client, opened)
 
 
 async def ask_variants(scene: Scene, client: Client, opened: Opened) -> None:
@@ -346,6 +368,60 @@ def _joined(opened: Opened, node: int | str, other: int | str) -> list[Any]:
         if one.reverse_of is None and [one.source, one.target] == kinds
     )  # fmt: skip
     return [node, name, other]
+
+
+async def ask_beside_rebuilt(scene: Scene, client: Client, opened: Opened) -> None:
+    """After further changes, of all kinds, answers are those of a worker that begins with the log, and those of a
+    revision that is generated over the graph as it is now, with the same weights."""
+    column, living, updates = scene.column, opened.living, scene.updates
+    assert living is not None and updates is not None
+    changes: dict[str, Any] = {"removedEdges": [_joined(opened, column.first, column.between)]}
+    if opened.has_features:
+        features = [2 * number for number in column.features_of_first]
+        changes["overrides"] = [{"id": column.first, "features": features}]
+    scene.change(opened, changes)
+    _refresh(living)
+    found = await _answers_of(scene, client, opened)
+    begun = scene.open(scene.manifest.revision)
+    assert begun.living is not None and begun.living.offset == living.offset
+    client.switch(begun.served, scene.service)
+    _compare(await _answers_of(scene, client, begun), found, scene.manifest, "of a worker that begins with the log")
+    if scene.learns_anew:
+        return
+    with scene.learnt.used():
+        made = compact(scene.service, scene.repository, updates, retrain=True)
+    rebuilt = scene.open(made.revision)
+    client.switch(rebuilt.served, scene.service)
+    _compare(await _answers_of(scene, client, rebuilt), found, made, "over the graph built anew")
+    client.switch(opened.served, scene.service)
+
+
+async def _answers_of(scene: Scene, client: Client, opened: Opened) -> dict[str, np.ndarray]:
+    """Scores of nodes of the graph, one of which changes brought, and of one that a request brings, by each variant
+    that draws no neighbours."""
+    column = scene.column
+    brought = {"nodes": [opened.new_node(column, column.newer)], "edges": opened.edges_like(column, column.newer)}
+    asked = scene.body(column.first, column.new, seed=1)
+    of_request = scene.body(column.newer, seed=1, overlay=brought)
+    variants = {one.name for one in opened.served.manifest.variants if opened.reads_all(one.name)}
+    found = {}
+    for name in variants.intersection(opened.answering):
+        found[name] = await scores_of(client, {**asked, "variant": name})
+    for name in variants.intersection(opened.taking(overlay=True)):
+        found[f"{name} of a new node"] = await scores_of(client, {**of_request, "variant": name})
+    return found
+
+
+def _compare(
+    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], manifest: RevisionManifest, about: str
+) -> None:
+    made, names = {one.name: one for one in manifest.variants}, found.keys() & expected.keys()
+    # What is measured decides whether some variants are kept.
+    assert names, about
+    for name, scores in ((name, found[name]) for name in sorted(names)):
+        variant = made[name.partition(" ")[0]]
+        is_exact = manifest.tables[variant.table].storage is Storage.FLOAT32 and variant.compute == "float32"
+        assert_close(scores, expected[name], f"{name} {about}", CLOSE if is_exact else ROUNDED)
 
 
 async def ask_once_retrained(scene: Scene, client: Client, opened: Opened) -> None:

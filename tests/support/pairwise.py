@@ -1,8 +1,8 @@
-"""Few sets of things that have every pair of them in one set at least: a cover of pairs, found greedily."""
+"""Few sets of things that have wanted pairs and triples of them together: a cover, found greedily."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import TypeVar
 
@@ -10,31 +10,41 @@ Thing = TypeVar("Thing")
 
 
 def pairwise_cover(
-    things: Sequence[Thing], go_together: Callable[[tuple[Thing, ...]], bool]
+    things: Sequence[Thing],
+    go_together: Callable[[tuple[Thing, ...]], bool],
+    triples: Iterable[tuple[Thing, Thing, Thing]] = (),
 ) -> list[tuple[Thing, ...]]:
-    """Sets, each in the order of `things`, in which all go together. Every pair of which that can be said is in one.
+    """Sets, each in the order of `things`, in which all go together. Every pair of which that can be said is in one,
+    and so is every one of the triples.
 
-    `go_together` is asked of two things and more. A set begins with a pair that none has yet, and takes whatever brings
-    most pairs more, the first of those that bring as many.
+    `go_together` is asked of two things and more. A set begins with what is together in none yet, a triple before a
+    pair, and takes whatever brings most of these more, the first of those that bring as much.
     """
     places = range(len(things))
 
-    def fits(chosen: Sequence[int]) -> bool:
+    def fits(chosen: Iterable[int]) -> bool:
         return go_together(tuple(things[place] for place in sorted(chosen)))
 
-    missing = {pair for pair in combinations(places, 2) if fits(pair)}
+    of_three = {tuple(sorted(map(things.index, three))) for three in triples}
+    missing = {wanted for wanted in (*combinations(places, 2), *of_three) if fits(wanted)}
     found: list[tuple[Thing, ...]] = []
     while missing:
-        chosen = [*min(missing)]
+        chosen = {*min(missing, key=lambda wanted: (-len(wanted), wanted))}
         rest = [place for place in places if place not in chosen]
         while rest:
-            gains = {place: sum((min(place, one), max(place, one)) in missing for one in chosen) for place in rest}
+            gains = {place: _gain(place, chosen, missing) for place in rest}
             best = max(rest, key=lambda place: (gains[place], -place))
             if not gains[best]:
                 break
             rest.remove(best)
-            if fits([*chosen, best]):
-                chosen.append(best)
-        missing -= {*combinations(sorted(chosen), 2)}
+            if fits({*chosen, best}):
+                chosen.add(best)
+        missing = {wanted for wanted in missing if not chosen.issuperset(wanted)}
         found.append(tuple(things[place] for place in sorted(chosen)))
     return found
+
+
+def _gain(place: int, chosen: set[int], missing: Iterable[tuple[int, ...]]) -> float:
+    """Of what is missing and has the place, how much is chosen already: all of it counts 1."""
+    having = (wanted for wanted in missing if place in wanted)
+    return sum(len(chosen.intersection(wanted)) / (len(wanted) - 1) for wanted in having)

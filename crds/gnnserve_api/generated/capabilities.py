@@ -135,6 +135,10 @@ FEATURES = (
         "… over feature columns (`table: Features`)", "variants.md",
         {"variants": {"channels": [{"factor": 2, "table": "Features"}]}},
     ),
+    Feature(
+        "… over the stored first layer (`table: Stored`)", "variants.md",
+        {"variants": {"channels": [{"factor": 2, "table": "Stored"}]}},
+    ),
     Feature("fewer neighbours (`variants.fanouts`)", "variants.md", {"variants": {"fanouts": [[5, 5]]}}),
     Feature("one-row variants (`variants.oneRow`)", "variants.md", {"variants": {"oneRow": [{"hops": 0}]}}),
     Feature(
