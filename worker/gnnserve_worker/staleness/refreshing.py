@@ -229,19 +229,22 @@ class Refreshing:
             is_chosen[chosen] = True
             left_us = most_us - float(costs[chosen[chosen >= len(stale)]].sum())
             made = self._refresh(layer, stale[chosen[chosen < len(stale)]], left_us, RefreshedBy.REQUEST)
-            # What routing expects of a batch is what the budget leaves of stale rows.
-            layer.reads.note(layer.rows.mean_among(*read), layer.mean_error)
         else:
             made = 0
-        left = seen.left(layer, is_chosen)
-        if left.sum() > bearable:
-            chosen = beyond(left, bearable / float(left.sum()))
+        error = layer.rows.mean_among(*read)
+        if bearable > 0:
+            # What routing expects of a batch is what the budget leaves of stale rows.
+            layer.reads.note(error, layer.mean_error)
+        error += seen.error_brought(is_chosen)
+        if error > bearable:
+            left = seen.left(layer, is_chosen)
+            chosen = beyond(left, bearable / error)
             is_chosen[chosen] = True
             rest = chosen[chosen < len(stale)]
             made += self._refresh(layer, stale[rest[left[rest] > 0]], None, RefreshedBy.REQUEST)
-            left = seen.left(layer, is_chosen)
+            error = layer.rows.mean_among(*read) + seen.error_brought(is_chosen)
         keys = reached.keys[is_chosen[len(stale) :]]
-        return SeenRead(StaleRead(made, float(left.sum()), len(keys)), keys)
+        return SeenRead(StaleRead(made, error, len(keys)), keys)
 
     def make_right_below(self, layer: StaleLayer, *nodes: np.ndarray) -> None:
         """Make rows of the layers below of which rows of these stored nodes (int64), as requests see them, are made."""
@@ -355,28 +358,41 @@ class _SeenRows:
     """Stored nodes whose lists are read for each, int64; of a new node that is none of its own."""
     errors: np.ndarray
     """float32"""
-    shares: np.ndarray
-    """Share of what is read that each is: float64."""
     is_first: np.ndarray
     """Whether it is made whatever the budget, bool."""
     stale: np.ndarray
     """The first of `nodes`."""
+    reached: ReachedRows
+    read: Sequence[np.ndarray]
+    """Nodes that are read, int32 or int64, each as often as it is."""
 
     @staticmethod
     def of(layer: StaleLayer, read: Sequence[np.ndarray], stale: np.ndarray, reached: ReachedRows) -> _SeenRows:
         return _SeenRows(
             np.concatenate((stale, np.maximum(0, reached.origins))),
             np.concatenate((layer.rows.errors[stale], reached.amounts)),
-            np.concatenate((_times_read(stale, read), reached.times)) / max(1, sum(map(len, read))),
             np.concatenate((np.zeros(len(stale), np.bool_), reached.is_first)),
             stale,
+            reached,
+            read,
         )
+
+    @property
+    def _count(self) -> int:
+        """Rows that are read, each as often as it is."""
+        return max(1, sum(map(len, self.read)))
+
+    def error_brought(self, is_chosen: np.ndarray) -> float:
+        """What rows that requests change add to the mean error, where those are made that are chosen (bool)."""
+        left = self.reached.amounts * self.reached.times * ~is_chosen[len(self.stale) :]
+        return float(left.sum(dtype=np.float64)) / self._count
 
     def left(self, layer: StaleLayer, is_chosen: np.ndarray) -> np.ndarray:
         """What is left of the mean error by each, once those are made that are chosen (bool): float64."""
-        errors = np.concatenate((layer.rows.errors[self.stale], self.errors[len(self.stale) :]))
-        errors[len(self.stale) :][is_chosen[len(self.stale) :]] = 0
-        return np.asarray(errors * self.shares)
+        brought = self.reached.amounts * ~is_chosen[len(self.stale) :]
+        errors = np.concatenate((layer.rows.errors[self.stale], brought))
+        times = np.concatenate((_times_read(self.stale, self.read), self.reached.times))
+        return np.asarray(errors * times / self._count)
 
 
 def _make_part(layer: StaleLayer, nodes: np.ndarray) -> None:
