@@ -11,7 +11,7 @@ from gnnserve_cli.report.words import ms, percent
 _TAKEN_AWAY = 0.5
 """Share of the differing answers that a part of the rows has to take away, or the part is not worth choosing."""
 _ONE_PERCENT = 0.0095
-_KINDS = {"edges": "{share} of the edges", "newNodes": "new nodes"}
+_KINDS = {"edges": "{share} of the edges", "newNodes": "new nodes", "overlays": "new nodes of requests"}
 
 
 def name_changes(changes: StaleChanges) -> str:

@@ -184,15 +184,17 @@ class StalePoint(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     """Share of right answers, as labels tell; None: pairs are scored."""
 
 
-StaleKind = Literal["edges", "newNodes"]
-"""Edges drawn at random come; or all edges of the nodes that are asked about, which had none before."""
+StaleKind = Literal["edges", "newNodes", "overlays"]
+"""Edges drawn at random come; or all edges of the nodes that are asked about, which had none before; or requests bring
+these nodes with their edges, one by one."""
 
 
 class StaleChanges(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Changes of the graph which leave rows stale, and what answers are then."""
 
     kind: StaleKind
-    """What came: `edges` drawn at random, or with `newNodes` all edges of the nodes that are asked about."""
+    """What came: `edges` drawn at random, with `newNodes` all edges of the nodes that are asked about, or with
+    `overlays` requests that bring such nodes. Of these the own row is always made, and counts as no row."""
     edges: Count
     """Edges that came."""
     share: Share

@@ -136,6 +136,7 @@ CASES = {
         stale_changes("edges", 0.05, 0.02, 0.01, 0.004, 0.0),
         stale_changes("edges", 0.2, 0.05, 0.04, 0.03, 0.0),
         stale_changes("newNodes", 0.003, 0.3, 0.2, 0.05, 0.0),
+        stale_changes("overlays", 0.003, 0.02, 0.02, 0.01, 0.0),
     ),
 }
 

@@ -40,8 +40,9 @@ def measured(loaded: LoadedRevision) -> tuple[StaleLayerProfile, ...]:
 
 
 def assert_says_what_rows_cost(one: StaleLayerProfile) -> None:
-    *edges, new = one.changes
-    assert [changes.kind for changes in one.changes] == ["edges"] * len(EDGE_SHARES) + ["newNodes"]
+    *edges, new, brought = one.changes
+    assert [changes.kind for changes in one.changes] == ["edges"] * len(EDGE_SHARES) + ["newNodes", "overlays"]
+    assert brought.edges == new.edges
     assert [changes.share for changes in edges] == pytest.approx(EDGE_SHARES, rel=0.35)
     assert new.edges > 0
     for changes in one.changes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.files.edges import Direction
 from gnnserve_worker.graph.change_batch import BatchEffect, ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.found_nodes import distinct
+from gnnserve_worker.graph.overlay import Overlay, overlay_arranger
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 
@@ -100,6 +103,20 @@ class PlayedChanges:
     def leave(self, edges: Edges) -> bool:
         """Take these edges out; False: there was no room to note some."""
         return all(self._apply(part, adds=False) for part in _parts(edges))
+
+    def brought(self, edges: Edges, nodes: np.ndarray) -> tuple[Overlay, np.ndarray]:
+        """An overlay that brings copies of these nodes (int64) with their edges, and their numbers in it (int64).
+        `edges`: those that no node has in the graph."""
+        places, loaded = self._graph.places, self._loaded
+        new, first_new = distinct([nodes]), loaded.graph.nodes
+        own = edges.part(np.flatnonzero(np.isin(edges.ends, new).any(axis=1)))
+        ends = np.where(np.isin(own.ends, new), first_new + np.searchsorted(new, own.ends), own.ends)
+        arranger = overlay_arranger(loaded.graph, places)
+        overlay, seeds = arranger.arrange(
+            np.zeros((len(new), loaded.new_nodes.width), np.float32), np.zeros(0, np.int64), ends,
+            first_new + np.searchsorted(new, nodes), places.kinds_of(new), own.relations,
+        )  # fmt: skip
+        return msgspec.structs.replace(overlay, stand_ins=new), seeds
 
     def _apply(self, edges: Edges, *, adds: bool) -> bool:
         batches = [self._batch(edges, relation, adds=adds) for relation in np.unique(edges.relations).tolist()]

@@ -1,9 +1,10 @@
 """Profile of stored layers that may be stale: answers that differ, accuracy and latency by the share of stale rows that
-a request makes anew, after 1, 5 and 20 % of the edges have come, and of nodes that had no edges before.
+a request makes anew, after 1, 5 and 20 % of the edges have come, of nodes that had no edges before, and of the same
+nodes where requests bring them with their edges.
 
 Changes are played on the revision as a worker would open it, in memory: edges of its own are taken out, rows are made
 right without them, and the edges come back. They are taken out for as long as a batch size is measured, so that a large
-graph loses less than 26 % of them; the profile says how many came. In all it takes about five times as long, whatever
+graph loses less than 26 % of them; the profile says how many came. In all it takes about six times as long, whatever
 the size of the graph.
 """
 
@@ -34,6 +35,7 @@ from gnnserve_api.limits import RefreshBudget
 from gnnserve_worker.generation.played_changes import EDGES_OF_BATCH, Edges, PlayedChanges, without
 from gnnserve_worker.graph.found_nodes import distinct
 from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.batch import Infer, draw_sample, infer_each, warm_up
 from gnnserve_worker.inference.latency import rounded_ms
 from gnnserve_worker.inference.living import LivingRevision
@@ -41,9 +43,11 @@ from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.refreshed import refreshed
 from gnnserve_worker.models.stored_layers import MadeForNodes, MakesLayer
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.overlay_rows import OverlayRows
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.repository.revision_files import RevisionFiles
 from gnnserve_worker.repository.room import room_of
+from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.neighbours import Scratch
 from gnnserve_worker.staleness.refreshing import StaleLayer
 from gnnserve_worker.staleness.stale_rows import StaleRows
@@ -62,8 +66,8 @@ _SCENE_SHARE = 0.5
 """Time in which layers are asked after each of the changes, of that of a batch size."""
 _WHOLE_SHARE, _MOST_WHOLE = 0.2, 100
 """The same of whole neighbourhoods, and how often they are asked about at most."""
-_PARTS = len(EDGE_SHARES) + 2
-"""Edges leave, they come in parts, and then those of new nodes."""
+_PARTS = len(EDGE_SHARES) + 3
+"""Edges leave, they come in parts, then those of new nodes, and then requests bring these nodes."""
 _NOTHING = RefreshBudget(rows=0, microseconds=10**9, background_permille=0)
 
 
@@ -101,7 +105,9 @@ class _Answer(NamedTuple):
     took_ms: float
     scores: np.ndarray
     made: int
-    """Rows that were made anew."""
+    """Rows that were made anew, beside own rows of nodes that a request brings."""
+    error: float = 0.0
+    """Mean estimated error of the rows that were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +165,11 @@ class _Experiment:
         for done, (start, end) in enumerate(pairwise(ends), start=1):
             self._report(done, _PARTS)
             self._play("edges", drawn.part(slice(start, end)), others)
+        asked_new = [one for one in first if np.isin(one.nodes, new).all()]
+        self._report(_PARTS - 2, _PARTS)
+        self._play("newNodes", of_new, asked_new)
         self._report(_PARTS - 1, _PARTS)
-        self._play("newNodes", of_new, [one for one in first if np.isin(one.nodes, new).all()])
+        self._bring(of_new, asked_new)
         whole = self._ask_whole(others)
         return tuple(
             StaleLayerProfile(
@@ -232,6 +241,45 @@ class _Experiment:
             exact = [self._ask(one.variant.name, asked[number], number) for number in range(len(found))]
             one.exact_ms.extend(answer.took_ms for answer in exact)
             one.changes.append(self._compare(one, kind, edges, asked, of_layer, found, exact))
+
+    def _bring(self, edges: Edges, asked: Sequence[_Item]) -> None:
+        """Take these edges out, and ask each layer about nodes that requests bring with them."""
+        if not asked or not self._played.leave(edges):
+            return
+        self._make_right()
+        ends_s = time.perf_counter() + _SCENE_SHARE * self._budget_s
+        for one in self._layers:
+            if not isinstance(one.variant.rows, OverlayRows):
+                continue
+            answers = list[list[_Answer]]()
+            for number, item in enumerate(asked):
+                if number >= _FEWEST_ASKED and time.perf_counter() >= ends_s:
+                    break
+                overlay, seeds = self._played.brought(edges, item.nodes)
+                answers.append([
+                    self._ask_brought(one.variant, one.variant.rows, overlay, seeds.copy(), number, share)
+                    for share in SHARES
+                ])  # fmt: skip
+            errors, exact = [found[0].error for found in answers], [found[-1] for found in answers]
+            one.changes.append(self._compare(one, "overlays", edges, asked, errors, answers, exact))
+
+    def _ask_brought(
+        self, variant: LoadedVariant, rows: OverlayRows, overlay: Overlay, seeds: np.ndarray, key: int, share: float
+    ) -> _Answer:
+        """Ask about nodes that an overlay brings (`seeds`, int64), with a budget for their own rows and that share of
+        the others that it changes."""
+        view = view_of(self._loaded.graph.nodes, [Part(len(seeds), overlay, seed=None)], seeds)
+        assert view is not None  # noqa: S101 - there is an overlay
+        sample = draw_sample(self._loaded, variant, seeds, key, view.sampling, self._scratch, share=True)
+        is_first = rows.reached(view, sample).is_first
+        first = int(is_first.sum())
+        self._living.refreshing.budget = replaced(_NOTHING, rows=first + math.ceil(share * (len(is_first) - first)))
+        began_s = time.perf_counter()
+        found = self._infer(variant.name, seeds, key, with_embeddings=False, view=view)
+        took_ms = 1e3 * (time.perf_counter() - began_s)
+        self._living.refreshing.budget = _NOTHING
+        assert found.stale is not None  # noqa: S101 - rows are made for what the request brings
+        return _Answer(took_ms, found.scores, found.stale.brought - first, found.stale.error)
 
     def _rows_before(self, one: _AskedLayer, asked: Sequence[_Item]) -> Iterator[MadeForNodes]:
         """Rows of the layer that each item may read, as they are now; of fewer items where the time is over."""
