@@ -1,19 +1,16 @@
 """Channels of a network that is listed layer by layer: where its tensors have them, which are kept or dropped together,
 and the network with a part of those of each hidden layer.
 
-Pure. Where a convolution's tensors have channels follows from their shapes: an axis that grows with the columns of
-neighbours, of the node itself or of the output has these channels, as many times as it grows. Rows that are added or
-compared column by column, as by a residual, have the same channels; rows inside of a convolution that its output or its
-input is as wide as have as many, which are chosen by themselves. What a head reads stays as wide as it is written,
-and products in the head, and before the last one before the layers, keep all of theirs: a batch computes them for few
-rows, or once for each node.
+Pure. Channels of one convolution's tensors are of `convolution_channels.py`. Rows that are added or compared column by
+column, as by a residual, have the same channels; those of rows inside of a convolution are chosen by themselves. What a
+head reads stays as wide as it is written, and products in the head, and before the last one before the layers, keep all
+of theirs: a batch computes them for few rows, or once for each node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -31,6 +28,7 @@ from gnnserve_api.files.layers import (
     LayersManifest,
     Residual,
 )
+from gnnserve_worker.layers.convolution_channels import InnerRows, Role, RowsInside, axes_of, inner_rows_of, rows_inside
 from gnnserve_worker.layers.convolutions.kind import Ends
 from gnnserve_worker.layers.convolutions.registry import KINDS
 from gnnserve_worker.layers.shapes import (
@@ -107,26 +105,6 @@ class AxisChannels:
     def all_positions(self, channels: np.ndarray) -> np.ndarray:
         """Positions of these, of all blocks."""
         return np.concatenate([self.positions(channels, block) for block in range(self.blocks)])
-
-
-class _Role(Enum):
-    """Rows that an axis of a convolution's tensors has the channels of."""
-
-    SOURCE = auto()
-    TARGET = auto()
-    NETWORK_INPUT = auto()
-    OUTPUT = auto()
-    BETWEEN = auto()
-    """Between two products of the convolution."""
-
-
-class _Axis(NamedTuple):
-    role: _Role
-    product: int
-    """Number of the product that writes rows between two of them."""
-    axis: int
-    blocks: int
-    joins_heads: bool
 
 
 @dataclass(frozen=True)
@@ -262,11 +240,11 @@ class NetworkChannels:
         conv, ends = self.layers.layers[layer - 1].convs[place], self.widths.layers[layer - 1].ends[place]
         written = self._written[layer, place]
         is_beside = self.widths.layers[layer - 1].outputs[target_of(conv, self.schema)] != written.stop - written.start
-        inside = _inside(conv, ends)
-        if inside is None or (is_beside and inside is not _Inside.PROJECTED):
+        inside = rows_inside(conv, ends)
+        if inside is None or (is_beside and inside is not RowsInside.PROJECTED):
             return {}
-        if inside is not _Inside.TOWER:
-            return {-1: inside is _Inside.PROJECTED}
+        if inside is not RowsInside.TOWER:
+            return {-1: inside is RowsInside.PROJECTED}
         count = conv.pre_layers + conv.post_layers
         return {number: number < -conv.post_layers for number in range(-count, 0)}
 
@@ -354,7 +332,7 @@ class NetworkChannels:
     def _ties_of(self, conv: ConvolutionManifest, ends: Ends, layer: int) -> Iterator[tuple[Place, Place]]:
         kind, target = KINDS[conv.conv], Place(layer - 1, target_of(conv, self.schema))
         source, output = Place(layer - 1, source_of(conv, self.schema)), self._output(layer, target.type)
-        has_own_matrix = any(one.role is _Role.TARGET for _, one in _axes_of(conv, ends))
+        has_own_matrix = any(one.role is Role.TARGET for _, one in axes_of(conv, ends))
         if kind.reads_target(conv) and not has_own_matrix:  # it is added to rows of neighbours
             yield source, target
         wider = {source: replace(ends, source=2 * ends.source), target: replace(ends, target=2 * ends.target)}
@@ -397,24 +375,24 @@ class NetworkChannels:
         for number, (conv, ends) in enumerate(zip(each.convs, widths.ends, strict=True)):
             source, target = source_of(conv, self.schema), target_of(conv, self.schema)
             written = self._written[layer, number]
-            for name, one in _axes_of(conv, ends):
+            for name, one in axes_of(conv, ends):
                 begin, count = 0, written.stop - written.start
                 match one.role:
-                    case _Role.SOURCE:
+                    case Role.SOURCE:
                         place, count = Place(layer - 1, source), ends.source
-                    case _Role.TARGET:
+                    case Role.TARGET:
                         place, count = Place(layer - 1, target), ends.target
-                    case _Role.NETWORK_INPUT:
+                    case Role.NETWORK_INPUT:
                         place, count = Place(0, target), ends.network_input
-                    case _Role.OUTPUT:
+                    case Role.OUTPUT:
                         place, begin = self._output(layer, target), written.start
-                    case _Role.BETWEEN:
+                    case Role.BETWEEN:
                         place, count = Place(layer, target, number, one.product), conv.mlp[one.product].width
                 tensor = f"{self.key_of_conv(layer, number)}.{name}"
                 is_matrix = len(self._shapes[tensor]) == 2 and one.axis == 1
-                is_read = is_matrix and one.role is not _Role.OUTPUT
+                is_read = is_matrix and one.role is not Role.OUTPUT
                 axes = AxisChannels(place, one.axis, 0, begin, count, one.blocks, is_read, one.joins_heads)
-                inner = _INNER[_inside(conv, ends)](conv, name, one) if self.inner_rows(layer, number) else _Inner(0)
+                inner = inner_rows_of(conv, ends, name, one) if self.inner_rows(layer, number) else InnerRows(0)
                 if not inner.number:
                     yield tensor, axes
                     continue
@@ -515,103 +493,9 @@ class NetworkChannels:
         return f"{other} would not be as wide as what it is multiplied by"
 
 
-# --- rows inside of convolutions
-
-
-class _Inside(Enum):
-    """Rows inside of a convolution."""
-
-    PROJECTED = auto()
-    """Products before an aggregation."""
-    AGGREGATED = auto()
-    """What GEN aggregates, of products of both ends."""
-    TOWER = auto()
-    """What each product of PNA writes, but for the last one."""
-
-
-def _inside(conv: ConvolutionManifest, ends: Ends) -> _Inside | None:
-    if conv.projects:
-        return _Inside.PROJECTED
-    if conv.conv is Convolution.PNA:
-        return _Inside.TOWER
-    # Rows as wide as the output have no product: they are aggregated as they are.
-    is_product = conv.conv is Convolution.GEN and conv.width not in (ends.source, ends.target)
-    return _Inside.AGGREGATED if is_product else None
-
-
-class _Inner(NamedTuple):
-    number: int
-    """As of `Place.inner`; 0: the axis has channels of other rows."""
-    skipped: int = 0
-    """First blocks along the axis, which are of other rows."""
-
-
-def _inner_of_projected(_conv: ConvolutionManifest, name: str, axis: _Axis) -> _Inner:
-    return _Inner(-1 if axis.role is _Role.SOURCE and (name, axis.axis) != ("lin.weight", 1) else 0)
-
-
-def _inner_of_aggregated(_conv: ConvolutionManifest, name: str, axis: _Axis) -> _Inner:
-    is_read = (name, axis.axis) == ("mlp.0.weight", 1)
-    return _Inner(-1 if is_read or (axis.role is _Role.OUTPUT and not name.startswith("mlp.")) else 0)
-
-
-def _inner_of_tower(conv: ConvolutionManifest, name: str, axis: _Axis) -> _Inner:
-    """Products are numbered from the first of `pre_nns` on, the last of `post_nns` being -1, which `lin` reads."""
-    part, *places = name.split(".")
-    if part not in ("pre_nns", "post_nns", "edge_encoder"):
-        return _Inner(-1 if (name, axis.axis) == ("lin.weight", 1) else 0)
-    first = -conv.pre_layers - conv.post_layers
-    if part == "edge_encoder":
-        return _Inner(first)
-    place = int(places[1]) // 2 + (0 if part == "pre_nns" else conv.pre_layers)
-    if axis.axis == 0:
-        return _Inner(first + place)
-    if place == 0:  # of both ends, and of what is made of columns of edges
-        return _Inner(first, 2) if axis.blocks > 2 else _Inner(0)
-    return _Inner(first + place - 1, int(place == conv.pre_layers))
-
-
-_INNER: Mapping[_Inside | None, Callable[[ConvolutionManifest, str, _Axis], _Inner]] = {
-    _Inside.PROJECTED: _inner_of_projected,
-    _Inside.AGGREGATED: _inner_of_aggregated,
-    _Inside.TOWER: _inner_of_tower,
-}
-"""Which axes of tensors have channels of rows inside."""
-
-
 _NOT_LEARNT = "and weights that are given are not trained further"
 _AS_WIDE_AS_READ = (Convolution.APPNP, Convolution.AGNN, Convolution.GCNII)
 """Convolutions whose outputs have the channels of their inputs."""
-
-
-def _axes_of(conv: ConvolutionManifest, ends: Ends) -> Iterator[tuple[str, _Axis]]:
-    """Axes of a convolution's tensors that have channels, by the tensor's name."""
-    kind = KINDS[conv.conv]
-    own = kind.tensors(conv, ends)
-    for role, product, wide_conv, wide_ends, count in _widened(conv, ends):
-        wider = kind.tensors(wide_conv, wide_ends)
-        for name, shape in own.items():
-            if name not in wider:
-                continue
-            for axis, (size, more) in enumerate(zip(shape, wider[name], strict=True)):
-                if more != size:
-                    joins_heads = (more - size) % count != 0
-                    yield name, _Axis(role, product, axis, 1 if joins_heads else (more - size) // count, joins_heads)
-
-
-def _widened(conv: ConvolutionManifest, ends: Ends) -> Iterator[tuple[_Role, int, ConvolutionManifest, Ends, int]]:
-    """The convolution with twice as many channels of some rows, of which there are so many."""
-    yield _Role.SOURCE, -1, conv, replace(ends, source=2 * ends.source), ends.source
-    yield _Role.TARGET, -1, conv, replace(ends, target=2 * ends.target), ends.target
-    yield _Role.NETWORK_INPUT, -1, conv, replace(ends, network_input=2 * ends.network_input), ends.network_input
-    for number, one in enumerate(conv.mlp):
-        is_last = number == len(conv.mlp) - 1
-        products = list(conv.mlp)
-        products[number] = msgspec.structs.replace(one, width=2 * one.width)
-        wide = msgspec.structs.replace(conv, mlp=tuple(products), width=conv.width * (2 if is_last else 1))
-        yield _Role.OUTPUT if is_last else _Role.BETWEEN, number, wide, ends, one.width
-    if not conv.mlp:
-        yield _Role.OUTPUT, -1, msgspec.structs.replace(conv, width=2 * conv.width), ends, conv.width
 
 
 class _Joined:
