@@ -63,8 +63,8 @@ class ChangesRequest(
         tuple[tuple[Id, Id], ...],
         Meta(
             description="New edges, each a source and a target as in the graph's source, whose rules for direction, "
-            "duplicates and self-loops hold. Where duplicates are merged, one that is there already changes nothing, "
-            "but for its features and time, where edges have some."
+            "duplicates and self-loops hold: where edges go both ways, name one, since [a, b] and [b, a] are two edges "
+            "unless duplicates are merged. Merged ones that are there change nothing but features and time."
         ),
     ] = ()
     edge_features: EdgeFeatures = ()
@@ -74,7 +74,7 @@ class ChangesRequest(
         Meta(
             description="Edges that are no more. Each takes one edge between its two nodes: one that the graph has "
             "several times is there as often less one, and one that it does not have changes nothing. Where edges go "
-            "both ways, [a, b] and [b, a] are the same edge."
+            "both ways, [a, b] and [b, a] are one."
         ),
     ] = ()
     removed_nodes: Annotated[
