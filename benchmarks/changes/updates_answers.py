@@ -87,12 +87,10 @@ _OF_LISTED: dict[str, Any] = {
 class _Changed:
     """A graph after its changes."""
 
-    plain: PlainGraph
-    """What it is then."""
     loaded: LoadedRevision
     """The revision that followed them."""
     positions: np.ndarray
-    """Where its nodes stand there, in the order of `plain.lists`, int64 [nodes]."""
+    """Positions of its nodes there, in the order of `PlainGraph.lists`, int64 [nodes]."""
     changes: int
 
     def answers(self, variant: str) -> np.ndarray:
@@ -154,7 +152,7 @@ def _change(loaded: LoadedRevision, plain: PlainGraph, changes: int) -> _Changed
         done += batch.counts.items
     if (longest := max(map(len, plain.lists.values()))) > _FANOUT:
         raise SystemExit(f"a node has {longest} neighbours, more than the fan-out of {_FANOUT} that reads all")
-    return _Changed(plain, loaded, living.graph.ids.find(ids_of([*plain.lists])), done)
+    return _Changed(loaded, living.graph.ids.find(ids_of([*plain.lists])), done)
 
 
 def _answers_of(loaded: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:

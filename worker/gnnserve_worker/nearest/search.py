@@ -68,8 +68,7 @@ class ExactIndex:
 
     def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> SearchHits:
         if allowed is not None and np.count_nonzero(allowed) < self.nodes * _MOST_GATHERED_SHARE:
-            few = np.flatnonzero(allowed)
-            few = few[~np.isin(few, excluded)]
+            few = _left_of(allowed, excluded)
             return best_of(few, query.score(self._vectors[few])[0], count)
         products = query.score(self._vectors)[0]
         if allowed is not None:
@@ -90,8 +89,6 @@ class ListedIndex(ABC):
         self.probed = probed
         self.lists = int(index.nlist)
         self.nodes, self.columns = int(index.ntotal), int(index.d)
-        self._has_places = False
-        """Whether the index knows where the row of each node lies, which takes 8 bytes for each."""
 
     def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> SearchHits:
         probed = self.probed
@@ -138,15 +135,12 @@ class ListedIndex(ABC):
         return self.lists, self.nodes
 
     def _one_by_one(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray) -> SearchHits:
-        few = np.flatnonzero(allowed)
-        few = few[~np.isin(few, excluded)]
+        few = _left_of(allowed, excluded)
         return best_of(few, query.score(self._rows_of(few))[0], count)
 
     def _rows_of(self, positions: np.ndarray) -> np.ndarray:
         """float32 [positions, columns]"""
-        if not self._has_places:
-            self.index.make_direct_map()  # for the first filter
-            self._has_places = True
+        self.index.make_direct_map()  # which is there from the first filter on
         rows: np.ndarray = self.index.reconstruct_batch(positions)
         return rows
 
@@ -278,6 +272,13 @@ def exact_best(blocks: Iterable[np.ndarray], queries: PairQueries, count: int) -
         start += len(block)
     order = np.argsort(-products, axis=1, kind="stable")
     return np.take_along_axis(best, order, 1), np.take_along_axis(products, order, 1)
+
+
+def _left_of(allowed: np.ndarray, excluded: np.ndarray) -> np.ndarray:
+    """Positions that are allowed (bool [nodes]) and not excluded (int64), int64."""
+    few = np.flatnonzero(allowed)
+    left: np.ndarray = few[~np.isin(few, excluded)]
+    return left
 
 
 def best_of(positions: np.ndarray, products: np.ndarray, count: int) -> SearchHits:

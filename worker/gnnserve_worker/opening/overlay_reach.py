@@ -84,10 +84,12 @@ class OverlayReach:
     weighs_neighbours: bool
     """Whether layers weigh neighbours by their degrees."""
 
-    def rows_of(self, view: SampleView, sample: NeighbourSample, layer: int) -> ReachedRows:
-        """Rows of that layer, from 1, that a sample reads otherwise than they are stored."""
+    def rows_of(
+        self, view: SampleView, sample: NeighbourSample, layer: int, names: np.ndarray, of_names: np.ndarray
+    ) -> ReachedRows:
+        """Rows of that layer, from 1, that a sample reads otherwise than they are stored. `names`, `of_names`: as of
+        `named`."""
         _, _, flags, _, origins, _, _, _, _ = unpack(view.packed)
-        names, of_names = self.named(view, sample)
         at = np.flatnonzero((names >= self.graph.nodes) | self._reaches(flags, layer)[of_names])
         keys, firsts, counts = np.unique(node_keys(of_names[at], names[at]), return_index=True, return_counts=True)
         views, nodes = of_node_keys(keys)

@@ -106,7 +106,7 @@ class OverlayRows:
 
     def reached(self, view: BatchView, sample: NeighbourSample) -> ReachedRows:
         """Rows that the sample reads otherwise than they are stored."""
-        return self.reach.rows_of(view.sampling, sample, self.layer)
+        return self.reach.rows_of(view.sampling, sample, self.layer, *self.reach.named(view.sampling, sample))
 
     def behind(self, view: BatchView, sample: NeighbourSample, columns: int, *, apart: bool) -> RowsBehind | None:
         """As `MakesRows.behind`; rows of neighbours and of nodes themselves have the same numbers."""
@@ -123,8 +123,11 @@ class OverlayRows:
     def _name(self, view: BatchView, sample: NeighbourSample) -> np.ndarray:
         """`node_keys` of the nodes whose rows are made, int64. In the sample N + i is put in place of the i-th of them,
         N being the table's rows, and stored ones in place of others."""
-        chosen = view.chosen if isinstance(view, ChoosingView) else self.reached(view, sample).keys
         names, of_names = self.reach.named(view.sampling, sample)
+        if isinstance(view, ChoosingView):
+            chosen = view.chosen
+        else:
+            chosen = self.reach.rows_of(view.sampling, sample, self.layer, names, of_names).keys
         keys = node_keys(of_names, names)
         places = np.minimum(np.searchsorted(chosen, keys), max(0, len(chosen) - 1))
         is_made = chosen[places] == keys if len(chosen) else np.zeros(len(keys), np.bool_)
