@@ -145,19 +145,14 @@ class Ranking:
         """The first columns in rank order that are left by a factor, of each of several types at least one."""
         if not self.widths:
             return self.columns[: columns_of(len(self.columns), factor)]
-        starts = np.cumsum([0, *self.widths])
-        first = self.first_by_type(factor)
-        return np.concatenate([start + own for start, own in zip(starts, first, strict=False)])
+        return columns_over_types(self.first_by_type(factor), self.widths)
 
     def first_by_type(self, factor: int) -> list[np.ndarray]:
         """As `first`, of each type, numbered within it."""
         if not self.widths:
             return [self.first(factor)]
         ends = [0, *accumulate(self.widths)]
-        return [
-            self.columns[start : min(end, start + max(1, columns_of(end - start, factor)))] - start
-            for start, end in pairwise(ends)
-        ]
+        return [self.columns[start : start + left_by(factor, end - start)] - start for start, end in pairwise(ends)]
 
 
 def columns_by_type(columns: np.ndarray, widths: Sequence[int]) -> list[np.ndarray]:
@@ -165,6 +160,17 @@ def columns_by_type(columns: np.ndarray, widths: Sequence[int]) -> list[np.ndarr
     columns that each type has."""
     ends = [0, *accumulate(widths)]
     return [columns[(columns >= start) & (columns < end)] - start for start, end in pairwise(ends)]
+
+
+def columns_over_types(by_type: Sequence[np.ndarray], widths: Sequence[int]) -> np.ndarray:
+    """Ids over all types, type after type, of columns of each (ids within it): int64. `columns_by_type` parts them."""
+    starts = np.cumsum([0, *widths])
+    return np.concatenate([start + own for start, own in zip(starts, by_type, strict=False)])
+
+
+def left_by(factor: int, columns: int) -> int:
+    """Columns of a type that a factor leaves: one at least of those that have some."""
+    return min(columns, max(1, columns_of(columns, factor)))
 
 
 def reads_master(method: RankingMethod) -> bool:

@@ -27,7 +27,7 @@ from gnnserve_api.wording import in_words
 from gnnserve_worker.generation.families.registry import with_factors
 from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.moments import MAX_COLUMNS
-from gnnserve_worker.generation.ranking import Ranking, rank_at_random, rank_by_lasso
+from gnnserve_worker.generation.ranking import Ranking, columns_over_types, rank_at_random, rank_by_lasso
 from gnnserve_worker.generation.relation_channels import (
     MeasuredSum,
     as_seen,
@@ -61,9 +61,7 @@ def rank_by_type(
             settings = {key: float(value) for key, value in pruning.lasso.model_dump(by_alias=True).items()}
         case _:
             assert_never(pruning.method)
-    starts = np.cumsum([0, *widths])
-    columns = [start + own for start, own in zip(starts, ranked, strict=False)]
-    return Ranking(np.concatenate(columns), settings, tuple(widths))
+    return Ranking(columns_over_types(ranked, widths), settings, tuple(widths))
 
 
 def choose_by_width(spec: GNNServiceSpec, ranking: Ranking, data: GraphData, products: int) -> ChosenFactors:

@@ -19,9 +19,9 @@ from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import Convolution, LayersManifest
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.pruning import Pruning, RankingMethod
-from gnnserve_api.variants import check_factors, columns_of
+from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.moments import MAX_COLUMNS, standing_in
-from gnnserve_worker.generation.ranking import Ranking, rank_at_random, rank_by_lasso
+from gnnserve_worker.generation.ranking import Ranking, columns_over_types, left_by, rank_at_random, rank_by_lasso
 from gnnserve_worker.generation.relation_channels import nodes_seen
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.layers.convolutions.projected import PROJECTED
@@ -125,9 +125,7 @@ class LayerColumns:
                 assert_never(pruning.method)
         if len(ranked) == 1:
             return Ranking(ranked[0], settings)
-        starts = np.cumsum([0, *self.features])
-        columns = [start + own for start, own in zip(starts, ranked, strict=False)]
-        return Ranking(np.concatenate(columns), settings, self.features)
+        return Ranking(columns_over_types(ranked, self.features), settings, self.features)
 
     def fitted(self, tensors: Tensors, kept: Sequence[np.ndarray], data: TrainingSet, model: Model) -> Tensors:
         """Weights over the kept columns of each type (ids, in their order), which stand in for the others as far as
@@ -210,8 +208,3 @@ class LayerColumns:
 
     def _first_outputs(self, columns: tuple[int, ...]) -> dict[int, int]:
         return dict(widths_of(over_columns(self.layers, columns), self.schema, columns).layers[0].outputs)
-
-
-def left_by(factor: int, columns: int) -> int:
-    """Columns of a type that a factor leaves: one at least of those that have some."""
-    return min(columns, max(1, columns_of(columns, factor)))
