@@ -187,6 +187,12 @@ BREAKS_RULE = {
     },
     "variants.channels must not be given with one of model.layers alone, which has no hidden channels without before "
     "and head": {**_of_layers(_SAGE), "variants": {"channels": [{"factor": 2}]}},
+    "table Projected of variants.channels must not be given where no product stands before the first aggregation of "
+    "model.layers: it needs model.before, or a first layer that adds up or weighs products of rows, as GraphSAGE, GCN "
+    "and GAT do, with later ones that do not read the network's input; use table Features or Stored": {
+        **_of_layers({**_SAGE, "aggregations": ["Max"]}, _SAGE),
+        "variants": {"channels": [{"factor": 2, "table": "Projected"}]},
+    },
     "variants.stored and channels must be left out with model.program, which is computed as a whole: storage, fanouts, "
     "oneRow, cascades and search are there": {
         **MINIMAL,

@@ -369,6 +369,11 @@ NAMES: Mapping[str, str] = {
 """Names in `spec.model.layers` of fields that a revision calls otherwise."""
 _ATTENTION = (Convolution.GAT, Convolution.GATV2, Convolution.TRANSFORMER, Convolution.RGAT)
 _PNA = (Convolution.PNA,)
+COMMUTING = (
+    Convolution.GRAPH_SAGE, Convolution.GRAPH_CONV, Convolution.GCN, Convolution.SGC, Convolution.TAG, Convolution.GIN,
+    Convolution.GAT, Convolution.GATV2, Convolution.TRANSFORMER, Convolution.FILM, Convolution.RGAT,
+)  # fmt: skip
+"""Convolutions that may read products of rows in place of rows, each made of one node alone."""
 READ_BY: Mapping[str, Sequence[Convolution]] = {
     "heads": _ATTENTION,
     "averages_heads": _ATTENTION,

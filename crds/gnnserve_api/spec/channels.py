@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gnnserve_api.files.layers import COMMUTING
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.rules import rule, rule_of_each
 from gnnserve_api.variants import channels_name, projected_name, stored_layer_name
@@ -88,4 +89,35 @@ channels_are_left = rule_of_each(
     f"[; use at most {{!has(self.model.mlpHidden) || {_PER_HEAD} < self.model.mlpHidden ? {_PER_HEAD} : "
     "self.model.mlpHidden}]",
     unless="has(self.model.layers) || !has(self.variants.channels)",
+)
+
+
+def _commutes(conv: str) -> str:
+    """CEL: a convolution reads products of rows in place of rows."""
+    listed = ", ".join(f"'{one}'" for one in COMMUTING)
+    return (
+        f"{conv}.conv in [{listed}] && (!has({conv}.project) || !{conv}.project) "
+        f"&& (!has({conv}.aggregations) || {conv}.aggregations in [['Mean'], ['Sum']])"
+    )
+
+
+_FIRST = "self.model.layers[0]"
+_FIRST_COMMUTES = (
+    f"size(self.model.layers) > 0 && (!has({_FIRST}.preActivation) || !{_FIRST}.preActivation) && "
+    f"(!has({_FIRST}.residual) || {_FIRST}.residual in ['None', 'Projected']) && "
+    f"(has({_FIRST}.conv) ? {_commutes(_FIRST)} : {_FIRST}.relations.all(each, {_commutes('each')})) && "
+    "[1, 2, 3, 4, 5, 6, 7].all(i, i >= size(self.model.layers) || "
+    "((!has(self.model.layers[i].conv) || self.model.layers[i].conv != 'GCNII') && "
+    "(!has(self.model.layers[i].residualOfInput) || !self.model.layers[i].residualOfInput || "
+    "!has(self.model.layers[i].residual) || self.model.layers[i].residual == 'None')))"
+)
+"""CEL: the first layer reads products of rows, and no later one what stands before these."""
+
+channels_have_products = rule(
+    "!has(self.model.layers) || !has(self.variants.channels) || "
+    "self.variants.channels.all(one, one.table != 'Projected') || "
+    f"(has(self.model.before) && size(self.model.before) > 0) || ({_FIRST_COMMUTES})",
+    "table Projected of variants.channels must not be given where no product stands before the first aggregation of "
+    "model.layers: it needs model.before, or a first layer that adds up or weighs products of rows, as GraphSAGE, GCN "
+    "and GAT do, with later ones that do not read the network's input; use table Features or Stored",
 )

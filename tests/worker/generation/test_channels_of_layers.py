@@ -282,11 +282,6 @@ def test_layers_over_several_types_lose_channels_of_each(tmp_path: Path) -> None
             [{"factor": 2}],
             "spec.variants.channels[0].factor: 2: layers[0]: conv PNA: each of its towers",
         ),
-        (
-            [{"conv": "GraphSAGE", "width": 6, "aggregations": ["Max"]}, {"conv": "GraphSAGE"}],
-            [{"factor": 2, "table": "Projected"}],
-            "spec.variants.channels[0].table: is Projected, and no products stand before",
-        ),
     ],
 )  # fmt: skip
 def test_channels_that_cannot_be_left_out_are_refused_before_anything_is_trained(

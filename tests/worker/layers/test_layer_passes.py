@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from msgspec import UNSET
+from pydantic import ValidationError
 from tests.support.models.random_layers import Case, RandomGraph, draw_case, one_type, several_types
 
 from gnnserve_api.files.graph_schema import GraphSchema, TypeManifest
 from gnnserve_api.files.graph_schema import one_type as one_type_schema
 from gnnserve_api.files.layers import (
+    COMMUTING,
     Aggregation,
     Convolution,
     ConvolutionManifest,
@@ -22,11 +26,15 @@ from gnnserve_api.files.layers import (
     LayersManifest,
     Residual,
 )
+from gnnserve_api.spec.layers import layers_manifest
+from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores
 from gnnserve_worker.layers.contract import program_of
 from gnnserve_worker.layers.convolutions.projected import PROJECTED
 from gnnserve_worker.layers.passes import (
     one_layer,
+    over_own_rows,
     projected,
     projected_tensors,
     stored,
@@ -43,6 +51,10 @@ def layer(conv: Convolution, **fields: object) -> LayerManifest:
     return LayerManifest((ConvolutionManifest(conv, width=4, **fields),))  # type: ignore[arg-type]
 
 
+MUST_HAVE: dict[str, dict[str, Any]] = {
+    "PNA": {"aggregations": ["Mean"]}, **{conv: {"mlp": [{"width": 4}]} for conv in ("GIN", "GINE", "GEN")},
+}  # fmt: skip
+"""Fields without which a convolution is not taken."""
 GRAPHS = {"one type": one_type, "several types": several_types}
 
 
@@ -173,6 +185,49 @@ def test_a_network_whose_later_layers_read_its_input_keeps_rows() -> None:
     assert why_not_projected(layers, one_type_schema(4, 4, 7)) == "later layers read what stands before the first one"
     none = LayersManifest(())
     assert why_not_projected(none, one_type_schema(4, 4, 7)) == "there is no layer over features"
+
+
+_SECOND = [{"conv": "GraphSAGE", "width": 4}]
+FIRST_LAYERS: list[list[dict[str, Any]]] = [
+    *([{"conv": conv, "width": 4, **MUST_HAVE.get(conv, {})}, *_SECOND] for conv in Convolution),
+    *([{"conv": "GraphConv", "width": 4, "aggregations": list(some)}, *_SECOND]
+      for some in [*((one,) for one in Aggregation), ("Mean", "Sum")]),
+    *([{"conv": "GCN", "width": 4, "residual": one}, *_SECOND] for one in Residual),
+    [{"conv": "GCN", "width": 4, "preActivation": True}, *_SECOND],
+    [{"conv": "GraphSAGE", "width": 4, "project": True}, *_SECOND],
+    [{"relations": [{"conv": "GCN", "width": 4}, {"conv": "GAT", "width": 4}]}, *_SECOND],
+    [{"relations": [{"conv": "GCN", "width": 4}, {"conv": "GEN", "width": 4, "mlp": [{"width": 4}]}]}, *_SECOND],
+    [{"conv": "GCN", "width": 4}, {"conv": "GCNII"}],
+    *([{"conv": "GCN", "width": 4}, {**_SECOND[0], "residual": one, "residualOfInput": True}]
+      for one in ("None", "Projected")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("products", [[], [{"products": [{"width": 3}]}]], ids=["features", "products before"])
+@pytest.mark.parametrize("listed", FIRST_LAYERS, ids=json.dumps)
+def test_a_manifest_may_ask_for_products_exactly_where_some_stand_before_the_first_aggregation(
+    listed: list[dict[str, Any]], products: list[dict[str, Any]]
+) -> None:
+    schema = one_type_schema(4, 4, 7)
+    model = {"layers": listed, "before": products, "fanouts": [-1] * len(listed)}
+    variants = {"channels": [{"factor": 2, "table": "Projected"}]}
+    read = Model.model_validate(model)
+    layers = layers_manifest(
+        schema, 7, 2, read.before, read.layers or (), read.jumping_knowledge, read.head, head_reads_input=False
+    )
+    try:
+        GNNServiceSpec.model_validate(
+            {"graph": {"source": {"builtin": "Digits"}}, "model": model, "variants": variants}
+        )
+        is_taken = True
+    except ValidationError as error:
+        assert "no product stands before the first aggregation" in str(error)
+        is_taken = False
+    assert is_taken == (over_own_rows(layers, schema, (7,)) is not None)
+
+
+def test_the_contract_lists_the_convolutions_that_read_products() -> None:
+    assert set(COMMUTING) == PROJECTED.keys()
 
 
 def test_a_file_in_which_a_layer_reads_products_that_there_are_not_is_refused() -> None:
