@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.files.layer_fields import layer_fields
 from gnnserve_api.spec.hub import SCHEME, TENSORS, HubAddress
 from gnnserve_api.spec.model import Architecture
+from gnnserve_api.spec.task import Decoder
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count, facts_table, output, print_json, put
 from gnnserve_worker.generation.checkpoint_architecture import architecture_fields
 from gnnserve_worker.generation.hub.weights import fetched_file
 from gnnserve_worker.kernel_folder import user_root
-from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.registry import ARCHITECTURES, DECODER, without_decoder
+from gnnserve_worker.readers.decoder import decoder_of
 from gnnserve_worker.readers.files import read_weights_file
 from gnnserve_worker.readers.misfit import AS_PROGRAM
 from gnnserve_worker.readers.reading import NO_LAYERS, ReadLayers, read_layers
@@ -36,10 +39,12 @@ def print_inspection(named: str, out: Path | None, *, as_json: bool) -> None:
     tensors = weights.tensors
     if not tensors:
         raise InputError("FILE", f"{named} has no tensors", "save the whole state dict of the model")
-    read = read_layers(tensors, facts=weights.facts)
+    links = _links(tensors)
+    network = tensors if links is None else without_decoder(tensors)[0]
+    read = read_layers(network, facts=weights.facts)
     # An architecture has the options that are assumed of tensors alone.
-    is_as_assumed = not weights.facts or read.layers == read_layers(tensors).layers
-    fields = architecture_fields(tensors) if is_as_assumed else None
+    is_as_assumed = not weights.facts or read.layers == read_layers(network).layers
+    fields = architecture_fields(network) if is_as_assumed else None
     if out is not None:
         _write(out, tensors)
     uri = str(out or (named if is_on_hub else file.with_suffix(_SAFETENSORS)))
@@ -52,17 +57,19 @@ def print_inspection(named: str, out: Path | None, *, as_json: bool) -> None:
         spec = registered.relational if is_typed else registered.one_type
         assumed = [] if spec is None else [f"{name}: {value}" for name, value in spec.assumptions.items()]
         assumed += [f"layers: none ({NO_LAYERS})"] * read.description.is_perceptron
+    looks_like = f"{read.description.says()}{'' if links is None else f', and {links.says()}'}"
+    task = None if links is None else links.task(is_typed=bool(types[0]))
     if as_json:
         print_json(
             {
-                "file": named, "tensors": len(tensors), "looksLike": read.description.says(), "model": model,
+                "file": named, "tensors": len(tensors), "looksLike": looks_like, "model": model, "task": task,
                 "places": dict(_places(read)), "assumed": assumed if model else [], "unread": list(read.unread),
                 "unplaced": list(read.unplaced), "problem": read.problem,
             }
         )  # fmt: skip
         return
     console = output()
-    facts = [("file", f"{named}, {count(len(tensors), 'tensor')}"), ("looks like", read.description.says())]
+    facts = [("file", f"{named}, {count(len(tensors), 'tensor')}"), ("looks like", looks_like)]
     put(console, facts_table(facts))
     if model is None:
         put(console, "", *_not_read(read))
@@ -72,11 +79,40 @@ def print_inspection(named: str, out: Path | None, *, as_json: bool) -> None:
     if fields is None and read.unplaced:
         put(console, "", _without_place(read))
     put(console, "", "This manifest would serve it:", "")
-    console.file.write(_manifest(model, types))
+    console.file.write(_manifest(model, types, task))
     notes = [f"- {uri} is written by --out {uri}, or safetensors.torch.save_file."] * (out is None and uri != named)
     put(console, "", "The file does not tell, and it is assumed (correct what your model has otherwise):")
     put(console, *(f"- {one}" for one in assumed), *notes)
     put(console, "- expected: scores of your model tell whether all of this is right; without them nothing does.")
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundLinks:
+    """Decoder of links beside a network."""
+
+    decoder: Decoder
+    dimensions: int
+    keys: Sequence[str]
+
+    def says(self) -> str:
+        return f"the weights of a decoder of links, {self.decoder} ({', '.join(self.keys)})"
+
+    def task(self, *, is_typed: bool) -> dict[str, Any]:
+        """Fields of `spec.task`."""
+        relation = {"relation": "RELATION"} if is_typed else {}
+        return {"links": {**relation, "dimensions": self.dimensions, "decoder": str(self.decoder)}}
+
+
+def _links(tensors: Mapping[str, np.ndarray]) -> _FoundLinks | None:
+    """The decoder whose weights a file has; None: it has none, or other layers are called so."""
+    network, weights = without_decoder(tensors)
+    if not network or not weights:
+        return None
+    layers = read_layers(network).layers
+    widths = [one.width for one in layers.head[-1:]] or [one.width for each in layers.layers[-1:] for one in each.convs]
+    decoder = decoder_of(weights, widths[0]) if widths else None
+    keys = sorted(f"{DECODER}{key}" for key in weights)
+    return None if decoder is None else _FoundLinks(decoder, widths[0], keys)
 
 
 def _fetched(address: str) -> Path:
@@ -144,21 +180,25 @@ def _module_of(read: ReadLayers, key: str) -> str:
     return next((one.name or key for one in read.description.layers if key in one.tensors), key)
 
 
-def _manifest(model: Mapping[str, Any], types: Sequence[str]) -> str:
-    """A manifest to copy, each layer in a line of its own. `types`: of nodes, the first of which is scored."""
+def _manifest(model: Mapping[str, Any], types: Sequence[str], task: Mapping[str, Any] | None) -> str:
+    """A manifest to copy, each layer in a line of its own. `types`: of nodes, the first of which is scored. `task`:
+    fields of links; None: nodes are classified."""
     source: dict[str, Any] = {"npz": {"uri": "graph.npz"}}
     if types[0]:
-        source = {"typed": {"heteroData": {"uri": "graph.safetensors"}, "target": types[0], "reverse": "Disabled"}}
+        target = {"target": types[0]} if task is None else {}
+        source = {"typed": {"heteroData": {"uri": "graph.safetensors"}, **target, "reverse": "Disabled"}}
     lines = [
         "apiVersion: gnnserve.dev/v1alpha1", "kind: GNNService", "metadata:", "  name: model", "spec:", "  graph:",
-        f"    source: {_in_line(source)}  # the graph that it was trained on", "  model:",
+        f"    source: {_in_line(source)}  # the graph that it was trained on",
+        *([] if task is None else [f"  task: {_in_line(task)}"]), "  model:",
     ]  # fmt: skip
     for name, value in model.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             lines += [f"    {name}:", *(f"      - {_in_line(one)}" for one in value)]
         else:
             lines.append(f"    {name}: {_in_line(value)}")
-    lines.append("    expected: {uri: expected.npz}  # scores that your model gave")
+    scores = "scores that your model gave" if task is None else "rows of nodes, and scores of pairs, of your model"
+    lines.append(f"    expected: {{uri: expected.npz}}  # {scores}")
     return "".join(f"{line}\n" for line in lines)
 
 

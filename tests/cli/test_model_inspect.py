@@ -98,6 +98,50 @@ def test_a_plain_architecture_is_called_by_its_name(
     assert model == fields
 
 
+class _Relation(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.register_parameter(name, nn.Parameter(torch.ones(8)))
+
+
+def _scoring_links(decoder: nn.Module) -> nn.Module:
+    import torch_geometric.nn as pyg
+
+    return nn.ModuleDict({"conv1": pyg.SAGEConv(6, 16), "conv2": pyg.SAGEConv(16, 8), "decoder": decoder})
+
+
+@pytest.mark.parametrize(
+    ("decoder", "kind"),
+    [
+        (_Relation("relation"), "DistMult"),
+        (_Relation("weight"), "DistMult"),  # as torch.nn.PReLU calls its slopes
+        (nn.Embedding(1, 8), "DistMult"),
+        (nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 1)), "MLP"),
+    ],
+)
+def test_a_decoder_of_links_is_no_layer(tmp_path: Path, decoder: nn.Module, kind: str) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file(_scoring_links(decoder).state_dict(), path)
+
+    code, printed = _inspected(str(path))
+
+    assert code == 0, printed
+    assert f"2 SAGEConv layers (conv1, conv2), and the weights of a decoder of links, {kind} (decoder." in printed
+    spec = _manifest(printed)["spec"]
+    assert spec["task"] == {"links": {"dimensions": 8, "decoder": kind}}
+    assert (spec["model"]["architecture"], spec["model"]["hidden"]) == ("GraphSAGE", 16)
+    assert "PReLU" not in printed and "Prelu" not in printed
+    _, told = _inspected(str(path), "--json")
+    assert json.loads(told)["task"] == spec["task"]
+
+
+def test_a_decoder_that_scores_classes_is_a_layer(tmp_path: Path) -> None:
+    save_file(_scoring_links(nn.Linear(8, 3)).state_dict(), tmp_path / "model.safetensors")
+    code, printed = _inspected(str(tmp_path / "model.safetensors"))
+    assert (code, "task" in _manifest(printed)["spec"]) == (0, False)
+    assert _manifest(printed)["spec"]["model"]["head"] == [{"width": 3}]
+
+
 def test_layers_of_relations_name_their_types(tmp_path: Path) -> None:
     import torch_geometric.nn as pyg
 

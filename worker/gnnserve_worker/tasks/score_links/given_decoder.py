@@ -1,17 +1,12 @@
-"""Weights of a decoder that a user has trained, as torch saves them, read as those of ours."""
+"""Weights of a decoder that a user has trained, held against the manifest."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-
-import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_worker.models.decoder import build_decoder
+from gnnserve_worker.readers.decoder import read_decoder_weights
 from gnnserve_worker.tasks.generated import DecoderTensors, GivenDecoder
-
-_Tensors = Mapping[str, np.ndarray]
 
 
 def read_decoder(links: Links, given: DecoderTensors) -> GivenDecoder:
@@ -30,7 +25,7 @@ def read_decoder(links: Links, given: DecoderTensors) -> GivenDecoder:
             "which has no weights",
             f"set task.links.decoder to the one that they are of, DistMult or MLP{given.without}",
         )  # fmt: skip
-    weights = _READERS[links.decoder](tensors, links.dimensions)
+    weights = read_decoder_weights(links.decoder, tensors, links.dimensions)
     if weights is None:
         shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
         raise InputError(
@@ -41,39 +36,6 @@ def read_decoder(links: Links, given: DecoderTensors) -> GivenDecoder:
     return GivenDecoder(weights, build_decoder(links.decoder, weights, links.dimensions))
 
 
-def _of_dist_mult(tensors: _Tensors, dimensions: int) -> _Tensors | None:
-    vectors = [tensor.ravel() for tensor in tensors.values()]
-    return {"relation": vectors[0]} if len(vectors) == 1 and vectors[0].shape == (dimensions,) else None
-
-
-def _of_perceptron(tensors: _Tensors, dimensions: int) -> _Tensors | None:
-    """Decoder of two linear layers, told by their shapes; those without a bias have one of 0."""
-    matrices = [tensor for tensor in tensors.values() if tensor.ndim == 2]
-    first = [tensor for tensor in matrices if tensor.shape[1] == 2 * dimensions and len(tensor) > 1]
-    last = [tensor for tensor in matrices if len(tensor) == 1]
-    if len(matrices) != 2 or len(first) != 1 or len(last) != 1 or last[0].shape[1] != len(first[0]):
-        return None
-    hidden = len(first[0])
-    biases = [tensor for tensor in tensors.values() if tensor.ndim == 1]
-    if any(len(one) not in (hidden, 1) for one in biases) or len(biases) > 2:
-        return None
-    bias = next((one for one in biases if len(one) == hidden), np.zeros(hidden, np.float32))
-    end = next((one for one in biases if len(one) == 1), np.zeros(1, np.float32))
-    both = first[0]
-    return {
-        "first": np.ascontiguousarray(both[:, :dimensions]),
-        "second": np.ascontiguousarray(both[:, dimensions:]),
-        "bias": bias,
-        "out": np.ascontiguousarray(last[0][0]),
-        "end": end,
-    }
-
-
-_READERS: Mapping[Decoder, Callable[[_Tensors, int], _Tensors | None]] = {
-    Decoder.DIST_MULT: _of_dist_mult,
-    Decoder.MLP: _of_perceptron,
-}
-"""Weights by the keys of `models/decoder.py`; None: they are others."""
 _WANTED = {
     Decoder.DIST_MULT: "write one vector of {d} numbers, a weight for each column",
     Decoder.MLP: "write the tensors of Linear({both}, h), ReLU, Linear(h, 1), which reads the first row and the second "
