@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -89,6 +91,22 @@ def test_many_products_beside_each_other(library: str) -> None:
 
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(8, 2), (64, 64), (256, 256)])
+def test_a_product_takes_memory_for_its_weights_and_a_few_pages(library: str, inputs: int, outputs: int) -> None:
+    """A service over several types has hundreds: one for each relation, type, layer and storage."""
+    weight, bias = dense_features(inputs, outputs, 0), np.zeros(outputs, np.float32)
+    most_bytes = 4 * weight.nbytes + 64 * mmap.PAGESIZE
+    before = _resident_bytes()
+
+    linears = [Linear.build(weight, bias, relu=False, compute=_compute_of(library)) for _ in range(50)]
+
+    assert _resident_bytes() - before < most_bytes * len(linears)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def _applied(linear: Linear, stored: np.ndarray, size: int) -> np.ndarray:

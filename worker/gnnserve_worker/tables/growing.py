@@ -47,13 +47,16 @@ def map_growing(path: Path, rows: int) -> np.ndarray:
     return np.frombuffer(reserved, dtype=header.dtype, count=count, offset=header.bytes).reshape(shape)
 
 
-def empty_growing(shape: tuple[int, ...], dtype: type[np.generic] | np.dtype) -> np.ndarray:
-    """A writable array of zeros, whose memory is taken as it is written to. OSError: there is no address space."""
+def empty_growing(
+    shape: tuple[int, ...], dtype: type[np.generic] | np.dtype, *, in_huge_pages: bool = False
+) -> np.ndarray:
+    """A writable array of zeros, whose memory is taken as it is written to. `in_huge_pages`: where items beside each
+    other are written to; of items far from each other huge pages would take five hundred times as much. OSError: there
+    is no address space."""
     count = int(np.prod(shape))
     reserved = _reserve(max(1, count) * np.dtype(dtype).itemsize)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        # Items far from each other are written to: huge pages would take five hundred times as much.
-        reserved.madvise(mmap.MADV_NOHUGEPAGE)
+        reserved.madvise(mmap.MADV_HUGEPAGE if in_huge_pages else mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(reserved, dtype=dtype, count=count).reshape(shape)
 
 
