@@ -35,6 +35,7 @@ class HubRequest:
     """`hub`, or `store`."""
     path: str
     authorization: str | None
+    range: str | None
 
 
 @dataclass(slots=True)
@@ -45,6 +46,8 @@ class StandInHub:
     requests: list[HubRequest] = field(default_factory=list)
     sent: dict[str, bytes] = field(default_factory=dict)
     """What is sent in place of a file's content, by its name."""
+    broken_off: int | None = None
+    """Bytes behind which the next content breaks off. None: it arrives whole."""
     failures: int = 0
     """Answers with 503 that come before others."""
     commit: str = COMMIT
@@ -71,12 +74,21 @@ def running_hub() -> Iterator[StandInHub]:
 def _serving(hub: StandInHub, host: str) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            hub.requests.append(HubRequest(host, self.path, self.headers.get("Authorization")))
-            status, body, headers = _answer(hub, host, self.path, self.headers.get("Authorization"))
+            given = self.headers
+            hub.requests.append(HubRequest(host, self.path, given.get("Authorization"), given.get("Range")))
+            status, body, headers = _answer(hub, host, self.path, given.get("Authorization"))
+            if host == "store":
+                headers |= {"ETag": f'"{hashlib.sha256(body).hexdigest()}"', "Accept-Ranges": "bytes"}
+            if given.get("If-Range", "") == headers.get("ETag"):
+                begin, size = int(given["Range"].removeprefix("bytes=").removesuffix("-")), len(body)
+                status, body = 206, body[begin:]
+                headers["Content-Range"] = f"bytes {begin}-{size - 1}/{size}"
             self.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
+            if host == "store":
+                body, hub.broken_off = body[: hub.broken_off], None
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:

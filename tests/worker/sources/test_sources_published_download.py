@@ -18,9 +18,10 @@ from tests.support.machine.file_server import FileServer, Odd, file_server
 from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_api.errors import InputError, ResourceError
-from gnnserve_worker.graph.sources import download, download_folder
-from gnnserve_worker.graph.sources.download import DownloadPatience, fetch
-from gnnserve_worker.graph.sources.download_folder import FileToFetch
+from gnnserve_worker.downloads import connection, file, folder
+from gnnserve_worker.downloads.connection import DownloadPatience
+from gnnserve_worker.downloads.file import fetch
+from gnnserve_worker.graph.sources.published_file import PublishedFile
 from gnnserve_worker.progress import Progress, silent
 
 CONTENT = b"PK\x03\x04" + bytes(range(256)) * 20_000
@@ -37,8 +38,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
         yield running
 
 
-def _wanted(server: FileServer, sha256: str | None = None, url: str = "") -> FileToFetch:
-    return FileToFetch("file.zip", url or f"{server.url}{PATH}", b"PK\x03\x04", sha256, "spec.graph.source.ogb")
+def _wanted(server: FileServer, sha256: str | None = None, url: str = "") -> PublishedFile:
+    return PublishedFile(
+        "file.zip", url or f"{server.url}{PATH}", sha256, begins=b"PK\x03\x04", field="spec.graph.source.ogb"
+    )
 
 
 def _fetch(server: FileServer, folder: Path, sha256: str | None = None) -> Path:
@@ -112,7 +115,7 @@ def test_progress_counts_bytes_of_each_file(server: FileServer, tmp_path: Path) 
 def test_checking_a_large_file_has_progress(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download_folder, "_HASHED_BYTES", 4 << 20)
+    monkeypatch.setattr(folder, "_HASHED_BYTES", 4 << 20)
     _fetch(server, tmp_path)
     told: list[Progress] = []
 
@@ -354,7 +357,9 @@ def test_no_network_is_told_without_further_attempts(tmp_path: Path) -> None:
         url = f"{gone.url}{PATH}"
 
     with pytest.raises(ResourceError, match=r"cannot connect: .*; check the network and HTTPS_PROXY"):
-        fetch(FileToFetch("file.zip", url), tmp_path, silent)  # with its usual patience, which would take a minute
+        fetch(
+            PublishedFile("file.zip", url, field="spec.graph.source.ogb"), tmp_path, silent
+        )  # with its usual patience, which would take a minute
 
 
 def test_in_a_pod_a_network_that_comes_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +368,7 @@ def test_in_a_pod_a_network_that_comes_later_is_waited_for(tmp_path: Path, monke
     with file_server() as gone:
         port, wanted = gone.port, _wanted(gone)
     pauses: list[float] = []
-    monkeypatch.setattr(download.time, "sleep", pauses.append)
+    monkeypatch.setattr(connection.time, "sleep", pauses.append)
     with pytest.raises(ResourceError, match="cannot connect"):
         fetch(wanted, tmp_path, silent)
     assert pauses == [1, 2, 5, 10]
@@ -373,7 +378,7 @@ def test_in_a_pod_a_network_that_comes_later_is_waited_for(tmp_path: Path, monke
         def come(_pause_s: float) -> None:
             later.enter_context(file_server(port)).serve("set", {"file.zip": CONTENT})
 
-        monkeypatch.setattr(download.time, "sleep", come)
+        monkeypatch.setattr(connection.time, "sleep", come)
         fetch(wanted, tmp_path, silent)
     assert _is_whole(tmp_path)
 
@@ -434,7 +439,7 @@ def test_a_kept_file_that_is_not_the_pinned_one_is_replaced(server: FileServer, 
 def test_a_disk_without_room_is_told_before_anything_is_written(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: _Usage(1 << 20))
+    monkeypatch.setattr(file.shutil, "disk_usage", lambda _: _Usage(1 << 20))
 
     with pytest.raises(ResourceError, match=r"5 MiB are still to be fetched .* only 1,024 KiB are free"):
         _fetch(server, tmp_path)
@@ -451,7 +456,7 @@ def test_a_disk_that_fills_up_is_told(server: FileServer, tmp_path: Path, monkey
     def full(_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(download, "sync", full)
+    monkeypatch.setattr(file, "sync", full)
 
     with pytest.raises(ResourceError, match="No space left on device; make room"):
         _fetch(server, tmp_path)
@@ -467,9 +472,10 @@ FETCH = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
-from gnnserve_worker.graph.sources.download import fetch
-from gnnserve_worker.graph.sources.download_folder import FileToFetch
-fetch(FileToFetch("file.zip", sys.argv[1]), Path(sys.argv[2]), lambda progress: print(progress.stage, flush=True))
+from gnnserve_worker.downloads.file import fetch
+from gnnserve_worker.graph.sources.published_file import PublishedFile
+wanted = PublishedFile("file.zip", sys.argv[1], field="spec.graph.source.ogb")
+fetch(wanted, Path(sys.argv[2]), lambda progress: print(progress.stage, flush=True))
 """
 
 

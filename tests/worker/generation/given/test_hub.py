@@ -26,11 +26,11 @@ from gnnserve_api.pods.interface import HUB_ENDPOINT_VARIABLE, HUB_TOKEN_FILE_VA
 from gnnserve_api.spec.hub import TENSORS, HubAddress
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.downloads.connection import DownloadPatience
 from gnnserve_worker.generation.hub import client
 from gnnserve_worker.generation.hub.client import Hub
 from gnnserve_worker.generation.hub.weights import fetched_file, with_fetched_files, with_kept_files
 from gnnserve_worker.generation.pipeline import find, generate
-from gnnserve_worker.graph.sources.download import DownloadPatience
 from gnnserve_worker.progress import Progress, silent
 from gnnserve_worker.repository.repository import Repository
 
@@ -203,6 +203,23 @@ def test_a_file_that_is_cut_off_is_asked_for_again(hub: StandInHub, tmp_path: Pa
     with pytest.raises(ResourceError, match=rf"100 of {len(WEIGHTS):,} bytes arrived"):
         _fetch(hub, tmp_path)
     assert len(hub.requests) == 2 + len(DownloadPatience().pauses_s)
+
+
+def test_a_file_that_breaks_off_is_continued_where_it_ended(hub: StandInHub, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 40
+    hub.put(NAME, {"model.safetensors": content}, large=("model.safetensors",))
+    hub.broken_off = 8000
+    assert _fetch(hub, tmp_path).read_bytes() == content
+    assert [one.range for one in hub.requests if one.host == "store"] == [None, "bytes=8000-"]
+
+
+def test_a_page_in_the_place_of_a_file_is_refused_by_its_title(hub: StandInHub, tmp_path: Path) -> None:
+    page = b"<html><head><title>Sign in to the network</title></head>"
+    hub.put(NAME, {"model.safetensors": page})
+    with pytest.raises(
+        InputError, match=r"a web page \(Sign in to the network\), .*; check the proxy, and HF_ENDPOINT"
+    ):
+        _fetch(hub, tmp_path)
 
 
 def test_a_longer_file_than_the_hub_says_is_not_read_to_its_end(hub: StandInHub, tmp_path: Path) -> None:

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -33,19 +30,11 @@ from gnnserve_api.pods.interface import (
     HUB_TOKEN_VARIABLE,
 )
 from gnnserve_api.spec.hub import HubAddress
-from gnnserve_worker.graph.sources.download import DownloadPatience
-from gnnserve_worker.graph.sources.download_folder import (
-    MIB,
-    FileToFetch,
-    amount,
-    is_kept,
-    locked,
-    record_of,
-    storing,
-    sync,
-    write_whole,
-)
-from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.downloads.connection import Connection, DownloadPatience
+from gnnserve_worker.downloads.file import fetch
+from gnnserve_worker.downloads.folder import MIB, amount
+from gnnserve_worker.downloads.remote_file import RemoteFile
+from gnnserve_worker.progress import ProgressListener
 
 ENDPOINT = "https://huggingface.co"
 MOST_BYTES = 4 << 30
@@ -54,12 +43,10 @@ _MOST_LISTING_BYTES = 64 * MIB
 _SHOWN = 6
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 _TOKEN = re.compile(r"[!-~]+")
-_PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 _HOW_TO_GIVE_A_TOKEN = (
     "name a Secret with one in spec.generation.hub.secretName, or without a cluster set the environment variable "
     f"{HUB_TOKEN_VARIABLE}"
 )
-_Any = TypeVar("_Any")
 
 
 class _Lfs(msgspec.Struct):
@@ -79,14 +66,6 @@ class _RepositoryFile(msgspec.Struct, rename="camel"):
 class _Commit(msgspec.Struct):
     sha: str
     siblings: Sequence[_RepositoryFile] = ()
-
-
-class _PassingError(Exception):
-    """A failure that another attempt may not meet."""
-
-
-class _UnconnectedError(_PassingError):
-    """No connection was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +90,8 @@ class Hub:
         """Fetch the file of an address to `path`, unless it is there. `field_`: the manifest's, for messages. Raises as
         `with_fetched_files` does."""
         url = f"{self.endpoint}/{address.repository}/resolve/{address.commit}/{quote(address.file)}"
-        wanted = FileToFetch(path.name, url, field=field_)
-        with storing(wanted, path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(wanted, path.parent, progress):
-            if not is_kept(wanted, path, progress):
-                _Fetching(self, address, wanted, path, progress).run()
+        wanted = HubFile(path.name, url, hub=self, address=address, field=field_)
+        fetch(wanted, path.parent, progress, self.patience, _listed)
 
 
 def _token_of(environ: Mapping[str, str]) -> str | None:
@@ -135,178 +110,127 @@ def _token_of(environ: Mapping[str, str]) -> str | None:
     return found or None
 
 
-class _Fetching:
-    """The way of one file from a hub to its place."""
+@dataclass(frozen=True, kw_only=True)
+class HubFile(RemoteFile):
+    """A file of a repository's commit."""
 
-    def __init__(
-        self, hub: Hub, address: HubAddress, wanted: FileToFetch, path: Path, progress: ProgressListener
-    ) -> None:
-        self._hub = hub
-        self._address = address
-        self._wanted = wanted
-        self._path = path
-        self._progress = progress
+    hub: Hub
+    address: HubAddress
+    field: str
+    """The manifest's, that messages name."""
+    listed: _RepositoryFile | None = None
+    """What the hub says of it; None: it was not asked yet."""
 
-    def run(self) -> None:
-        with self._client() as client:
-            file = self._persistently(lambda: self._listed(client))
-            part = self._path.with_name(f"{self._path.name}.part")
-            try:
-                digest, size = self._persistently(lambda: self._transferred(client, file, part))
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-        with storing(self._wanted, self._path):
-            sync(part)
-            part.rename(self._path)
-            write_whole(record_of(self._path), {"url": self._wanted.url, "bytes": size, "sha256": digest})
-            sync(self._path.parent)
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {} if self.hub.token is None else {"Authorization": f"Bearer {self.hub.token}"}
 
-    def _client(self) -> httpx.Client:
-        patience = self._hub.patience
-        headers = {"Accept-Encoding": "identity", "User-Agent": "gnnserve"}
-        if self._hub.token is not None:
-            headers["Authorization"] = f"Bearer {self._hub.token}"
-        timeout = httpx.Timeout(patience.silence_s, connect=patience.connect_s)
-        try:
-            return httpx.Client(timeout=timeout, headers=headers, follow_redirects=True)
-        # A malformed proxy address or one of a kind that needs a package, or a missing file of certificates.
-        except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
-            raise self._unreachable(f"a variable of proxies or SSL_CERT_FILE cannot be used: {error}") from error
+    @property
+    def most_bytes(self) -> int:
+        return MOST_BYTES if self.size_bytes is None else self.size_bytes
 
-    def _persistently(self, attempt: Callable[[], _Any]) -> _Any:
-        patience = self._hub.patience
-        pauses, connecting = iter(patience.pauses_s), iter(patience.connect_pauses_s)
-        while True:
-            try:
-                return attempt()
-            except _PassingError as error:
-                left = connecting if isinstance(error, _UnconnectedError) else pauses
-                if (pause := next(left, None)) is None:
-                    raise self._unreachable(str(error)) from error
-                time.sleep(pause)
+    def as_listed(self, listed: _RepositoryFile) -> HubFile:
+        """The file with what the hub says of it. InputError: it is too large."""
+        if (listed.size or 0) > MOST_BYTES:
+            raise self._too_large(f"has {amount(listed.size or 0, None)}")
+        return replace(self, listed=listed, size_bytes=listed.size)
 
-    @contextmanager
-    def _response(self, client: httpx.Client, url: str) -> Iterator[httpx.Response]:
-        """An answer with what was asked for."""
-        try:
-            with client.stream("GET", url) as response:
-                if response.status_code != HTTPStatus.OK:
-                    raise self._refusal(response)
-                yield response
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise _UnconnectedError(f"cannot connect: {str(error) or 'no answer'}") from error
-        except httpx.TimeoutException as error:
-            raise _PassingError(f"it said nothing for {self._hub.patience.silence_s:g} s") from error
-        except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
-            raise _PassingError(f"the connection broke: {error}") from error
-        except (httpx.InvalidURL, httpx.RequestError, UnicodeError) as error:
-            raise self._unreachable(str(error)) from error
-
-    # --- which file it is
-
-    def _listed(self, client: httpx.Client) -> _RepositoryFile:
-        """What the hub says of the file."""
-        address, field_ = self._address, self._wanted.field
-        url = f"{self._hub.endpoint}/api/models/{address.repository}/revision/{address.commit}?blobs=true"
-        commit = self._commit(client, url)
-        if commit.sha != address.commit:
-            raise ResourceError(f"{url}: it tells of commit {commit.sha}; {_CHECK_ENDPOINT}")
-        found = next((one for one in commit.siblings if one.rfilename == address.file), None)
-        if found is None:
-            raise InputError(field_, *_without_file(address, [one.rfilename for one in commit.siblings]))
-        if (found.size or 0) > MOST_BYTES:
-            raise self._too_large(f"has {amount(found.size or 0, None)}")
-        return found
-
-    def _commit(self, client: httpx.Client, url: str) -> _Commit:
-        content = bytearray()
-        with self._response(client, url) as response:
-            for chunk in response.iter_raw():
-                content += chunk
-                if len(content) > _MOST_LISTING_BYTES:
-                    raise ResourceError(f"{url}: it answers with more than {amount(_MOST_LISTING_BYTES, None)}")
-        try:
-            return decode(bytes(content), _Commit)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ResourceError(f"{url}: it answers with no commit of a repository; {_CHECK_ENDPOINT}") from error
-
-    # --- its content
-
-    def _transferred(self, client: httpx.Client, file: _RepositoryFile, part: Path) -> tuple[str, int]:
-        """SHA-256 and bytes of the file, which is at `part` then, and is the one that the hub speaks of."""
-        sha256, done, told = hashlib.sha256(), 0, -1
-        blob = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
-        with (
-            self._response(client, self._wanted.url) as response,
-            storing(self._wanted, part),
-            part.open("wb") as written,
-        ):
-            for chunk in response.iter_raw():
-                written.write(chunk)
-                sha256.update(chunk)
-                blob.update(chunk)
-                done += len(chunk)
-                if done > (MOST_BYTES if file.size is None else file.size):
-                    raise self._too_large("is longer than the hub says")
-                if done - told >= MIB or done == file.size:
-                    total = done + 1 if file.size is None else file.size
-                    self._progress(Progress(f"download {part.stem}", done, total, amount(done, file.size)))
-                    told = done
-        if file.size is not None and done < file.size:
-            raise _PassingError(f"{done:,} of {file.size:,} bytes arrived")
-        self._check(file, sha256.hexdigest(), blob.hexdigest())
-        return sha256.hexdigest(), done
-
-    def _check(self, file: _RepositoryFile, sha256: str, blob: str) -> None:
-        """Hold digests of what arrived against those of the hub."""
-        if file.lfs is not None:
-            found, expected, kind = sha256, file.lfs.sha256, "SHA-256"
-        elif file.blob_id is not None and file.size is not None:
-            found, expected, kind = blob, file.blob_id, "git's SHA-1"
+    def verify(self, path: Path, sha256: str) -> None:
+        listed = self.listed
+        if listed is None:
+            return
+        if listed.lfs is not None:
+            found, expected, kind = sha256, listed.lfs.sha256, "SHA-256"
+        elif listed.blob_id is not None:
+            found, expected, kind = _blob_id_of(path), listed.blob_id, "git's SHA-1"
         else:
             return
         if found != expected:
             raise ResourceError(
-                f"{self._wanted.url}: what arrived has {kind} {found}, and the hub says {expected}; try again, or "
-                f"check the proxy, and {HUB_ENDPOINT_VARIABLE}"
+                f"{self.url}: what arrived has {kind} {found}, and the hub says {expected}; try again, or check the "
+                f"proxy, and {HUB_ENDPOINT_VARIABLE}"
             )
 
     # --- refusals
 
-    def _refusal(self, response: httpx.Response) -> Exception:
-        address, field_, status = self._address, self._wanted.field, response.status_code
-        code, repository = response.headers.get("x-error-code", ""), address.repository
-        said = f"it answers {status} {response.reason_phrase}".rstrip()
-        if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return _PassingError(said)
+    def refusal(self, response: httpx.Response) -> Exception | None:
+        status, repository = response.status_code, self.address.repository
+        code = response.headers.get("x-error-code", "")
         if code == "RevisionNotFound":
-            tells = f"`git ls-remote {self._hub.endpoint}/{repository}` tells those of its branches"
-            return InputError(field_, f"{repository} has no commit {address.commit}", tells)
+            tells = f"`git ls-remote {self.hub.endpoint}/{repository}` tells those of its branches"
+            return InputError(self.field, f"{repository} has no commit {self.address.commit}", tells)
         if code == "GatedRepo" or status == HTTPStatus.FORBIDDEN:
-            why = "the token's is none of them" if self._hub.token else "no token is given"
-            ask = f"ask for access at {self._hub.endpoint}/{repository}"
-            remedy = ask if self._hub.token else f"{ask}, and {_HOW_TO_GIVE_A_TOKEN}"
-            return InputError(field_, f"{repository} is open to some accounts alone, and {why}", remedy)
+            why = "the token's is none of them" if self.hub.token else "no token is given"
+            ask = f"ask for access at {self.hub.endpoint}/{repository}"
+            remedy = ask if self.hub.token else f"{ask}, and {_HOW_TO_GIVE_A_TOKEN}"
+            return InputError(self.field, f"{repository} is open to some accounts alone, and {why}", remedy)
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND}:
-            may = "the token may not read it" if self._hub.token else "no token is given"
-            remedy = "correct the name" + ("" if self._hub.token else f"; or {_HOW_TO_GIVE_A_TOKEN}")
-            return InputError(field_, f"there is no repository {repository}, or it is private and {may}", remedy)
-        return self._unreachable(said)
+            may = "the token may not read it" if self.hub.token else "no token is given"
+            remedy = "correct the name" + ("" if self.hub.token else f"; or {_HOW_TO_GIVE_A_TOKEN}")
+            return InputError(self.field, f"there is no repository {repository}, or it is private and {may}", remedy)
+        return None
+
+    def too_long(self) -> InputError:
+        return self._too_large("is longer than the hub says")
 
     def _too_large(self, what: str) -> InputError:
         return InputError(
-            self._wanted.field,
-            f"{self._address.file} of {self._address.repository} {what}, and {amount(MOST_BYTES, None)} are fetched at "
+            self.field,
+            f"{self.address.file} of {self.address.repository} {what}, and {amount(MOST_BYTES, None)} are fetched at "
             "most",
             "bring the file to the volume of spec.graph.volume, and write its path",
         )
 
-    def _unreachable(self, problem: str) -> ResourceError:
+    def of_another_kind(self, found: str) -> InputError:
+        return InputError(self.field, f"{self.url} answers with {found}", _CHECK_ENDPOINT)
+
+    def unreachable(self, problem: str) -> ResourceError:
         return ResourceError(
-            f"{self._wanted.url}: {problem}; check the network and HTTPS_PROXY, let {HUB_ENDPOINT_VARIABLE} name a "
-            f"mirror, or bring the file here and write its path in {self._wanted.field}"
+            f"{self.url}: {problem}; check the network and HTTPS_PROXY, let {HUB_ENDPOINT_VARIABLE} name a mirror, or "
+            f"bring the file here and write its path in {self.field}"
         )
+
+
+def _blob_id_of(path: Path) -> str:
+    """SHA-1 by which git knows a file's content."""
+    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(MIB):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+# --- which file it is
+
+
+def _listed(connection: Connection, wanted: HubFile) -> HubFile:
+    """The file with what its hub says of it."""
+    return connection.persistently(lambda: _listed_once(connection, wanted))
+
+
+def _listed_once(connection: Connection, wanted: HubFile) -> HubFile:
+    address = wanted.address
+    url = f"{wanted.hub.endpoint}/api/models/{address.repository}/revision/{address.commit}?blobs=true"
+    commit = _commit(connection, url)
+    if commit.sha != address.commit:
+        raise ResourceError(f"{url}: it tells of commit {commit.sha}; {_CHECK_ENDPOINT}")
+    found = next((one for one in commit.siblings if one.rfilename == address.file), None)
+    if found is None:
+        raise InputError(wanted.field, *_without_file(address, [one.rfilename for one in commit.siblings]))
+    return wanted.as_listed(found)
+
+
+def _commit(connection: Connection, url: str) -> _Commit:
+    content = bytearray()
+    with connection.response(url) as response:
+        for chunk in response.iter_raw():
+            content += chunk
+            if len(content) > _MOST_LISTING_BYTES:
+                raise ResourceError(f"{url}: it answers with more than {amount(_MOST_LISTING_BYTES, None)}")
+    try:
+        return decode(bytes(content), _Commit)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ResourceError(f"{url}: it answers with no commit of a repository; {_CHECK_ENDPOINT}") from error
 
 
 _CHECK_ENDPOINT = f"check the proxy, and {HUB_ENDPOINT_VARIABLE}"

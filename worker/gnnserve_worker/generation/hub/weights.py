@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gnnserve_api.spec.hub import HubAddress
 from gnnserve_api.spec.paths import DataPath, FetchedFile, NamedPath, Part, hub_paths_of, with_paths
-from gnnserve_worker.graph.sources.download_folder import FileToFetch, is_kept
+from gnnserve_worker.downloads.folder import FileToFetch, is_kept
 from gnnserve_worker.progress import ProgressListener, silent
 
 
@@ -22,7 +22,7 @@ def with_kept_files(spec: Part, downloads: Path) -> Part | None:
     placed = {}
     for one, address in _without_file(spec):
         path = path_of(address, downloads)
-        if not _is_kept(path, one.field, silent):
+        if not _is_kept(path, silent):
             return None
         placed[one.value] = DataPath(one.value.written, FetchedFile(path), one.value.hub_file)
     return with_paths(spec, placed)
@@ -43,7 +43,7 @@ def fetched_file(address: HubAddress, field: str, downloads: Path, progress: Pro
     there is no such file, it is too large, or a token is missing or may not read it. ResourceError: the hub cannot be
     reached, or the disk has no room."""
     path = path_of(address, downloads)
-    if not _is_kept(path, field, progress):
+    if not _is_kept(path, progress):
         from gnnserve_worker.generation.hub.client import Hub  # noqa: PLC0415 - httpx takes a fifth of a second
 
         Hub.of_environment(os.environ).fetch(address, path, field, progress)
@@ -55,8 +55,8 @@ def path_of(address: HubAddress, downloads: Path) -> Path:
     return downloads / "hub" / address.owner / address.name / address.commit / address.file
 
 
-def _is_kept(path: Path, field: str, progress: ProgressListener) -> bool:
-    return is_kept(FileToFetch(path.name, str(path), field=field), path, progress)
+def _is_kept(path: Path, progress: ProgressListener) -> bool:
+    return is_kept(FileToFetch(path.name, str(path)), path, progress)
 
 
 def _without_file(spec: Part) -> Iterator[tuple[NamedPath, HubAddress]]:

@@ -1,7 +1,7 @@
 """A folder of downloaded files: how a whole file is recognised later, and how processes share the folder.
 
 `NAME.fetched.json` beside a file holds its origin and its SHA-256. One process at a time fetches into a folder. The
-download itself is in `download.py`.
+download itself is in `file.py`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,7 @@ class FileToFetch:
 
     name: str
     url: str
-    begins: bytes = b""
-    """The file's first bytes, where its format has fixed ones."""
     sha256: str | None = None
-    field: str = "spec.graph.source"
-    """The manifest's field that messages name."""
 
 
 def fetched_digest(path: Path) -> str | None:

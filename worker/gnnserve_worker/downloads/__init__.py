@@ -1,0 +1,1 @@
+"""Files over HTTP: fetched once, resumed where that is possible, verified at every further use."""
