@@ -161,6 +161,17 @@ def test_a_call_in_a_file_with_tensors_is_not_made(tmp_path: Path, capsys: pytes
     assert not capsys.readouterr().out
 
 
+def test_a_name_of_lists_in_lists_is_refused_and_never_written_out(tmp_path: Path) -> None:
+    """The lists have 4 ** 200 items as a text, and 20 bytes each in the file."""
+    nested = b"]q\x00" + b"".join(
+        b"]q" + bytes([level + 1]) + b"(" + (b"h" + bytes([level])) * 4 + b"e" for level in range(200)
+    )
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x04" + nested + b"X\x01\x00\x00\x00a\x93.")
+    with pytest.raises(InputError, match="a name that is no text"):
+        read_tensor_file(tmp_path / "model.pt")
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_tensor_file(tmp_path / "nothing.pt")

@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 from tests.support.graphs.published import named, pickled, pickled_array, pickled_csr, pickled_lists
 
-from gnnserve_worker.graph.sources.pickled import RefusedPickleError, read_matrix, read_neighbours
+from gnnserve_worker.graph.sources.pickled import read_matrix, read_neighbours
+from gnnserve_worker.pickled_data import RefusedPickleError
 
 ARRAY = np.arange(6, dtype=np.int32).reshape(2, 3)
 

@@ -1,23 +1,22 @@
 """Reading tensors of the archives that torch.save writes, without unpickling.
 
-Such an archive is a zip of one pickle, which lists names, shapes and places, and of the numbers. A pickle is a program,
-and loading one may run whatever its author wrote. Here `pickletools` splits it into instructions, and those that
-describe data are interpreted: names in it are compared with those of torch's tensors, and never looked up or called.
-What it calls otherwise, as the classes of a whole module that was saved, becomes a `_Object` that only holds what the
-file says about it.
+Such an archive is a zip of one pickle, which lists names, shapes and places, and of the numbers. What the pickle calls
+beside tensors, as the classes of a whole module that was saved, becomes a `_Object` that only holds what the file says
+about it.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import pickletools
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from gnnserve_worker.pickled_data import DAMAGES, PickledKinds, PickledName, RefusedPickleError, described_by
 
 _MOST_PICKLE_BYTES = 64 << 20
 _DEEPEST = 4
@@ -37,11 +36,6 @@ _PARTS = ("node_embed", "embed", "edge_embed", "gnn", "decoder")
 
 class RefusedArchiveError(ValueError):
     """The file is no archive of tensors; the message says what it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Name:
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +61,6 @@ class _Object:
     state: Any = None
 
 
-class _Mark:
-    """Marks where a tuple, a list or the items of a dictionary begin on the stack."""
-
-
-_MARK = _Mark()
-
-
 def read_torch_modules(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, dict[str, Any]]]]:
     """The tensors of the state dict in an archive, in the order of the file: of its own, of one under a key such as
     `state_dict`, or of a whole module. bfloat16 comes as float32, others with the file's dtype. Beside them, of a whole
@@ -82,17 +69,15 @@ def read_torch_modules(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, tu
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             root = _checked_root(archive)
-            found, module = _state_dict(_Interpreter(archive.read(f"{root}data.pkl")).run())
+            found, module = _state_dict(described_by(archive.read(f"{root}data.pkl"), _Tensors()))
             return {key: _numbers(tensor, archive, root) for key, tensor in found.items()}, dict(
                 _modules(module, "", 0)
             )
     except RefusedArchiveError:
         raise
-    # The file is cut off, no archive, or malicious.
-    except (
-        zipfile.BadZipFile, IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError, EOFError,
-        NotImplementedError,
-    ) as error:  # fmt: skip
+    except RefusedPickleError as error:
+        raise RefusedArchiveError(str(error)) from error
+    except (zipfile.BadZipFile, *DAMAGES) as error:
         raise RefusedArchiveError(f"it is damaged ({type(error).__name__}: {error})") from error
 
 
@@ -209,120 +194,40 @@ def _is_plain(value: Any) -> bool:
 # --- the pickle
 
 
-class _Interpreter:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
+class _Tensors(PickledKinds):
+    """What torch.save writes, and classes as objects that only hold what the file says about them."""
 
-    def run(self) -> Any:
-        for opcode, argument, _ in pickletools.genops(self._data):
-            if opcode.name == "STOP":
-                break
-            self._step(opcode.name, argument)
-        (result,) = self._stack
-        return result
+    needing = "tensors"
 
-    def _step(self, name: str, argument: Any) -> None:
-        stack = self._stack
-        if name in _VALUES:
-            stack.append(argument)
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name]())
-        elif name in _PUTS:
-            self._memo[len(self._memo) if argument is None else argument] = stack[-1]
-        elif name == "GLOBAL":
-            stack.append(_Name(argument))
-        elif name in _GETS:
-            stack.append(self._memo[argument])
-        elif name in _COLLECTED:
-            stack.append(_COLLECTED[name](self._since_mark()))
-        elif name in _ADDED:
-            added = self._since_mark() if name.endswith("S") else self._last(_ADDED[name])
-            _add(stack[-1], added)
-        elif name in _MADE:
-            count, make = _MADE[name]
-            stack.append(make(*self._last(count)))
-        elif name == "BUILD":
-            (state,) = self._last(1)
-            if isinstance(stack[-1], _Object):
-                stack[-1].state = state
-        elif name not in _IGNORED:
-            raise RefusedArchiveError(f"it has the instruction {name}, which no tensor needs")
+    def named(self, text: str) -> PickledName:
+        return PickledName(text)
 
-    def _last(self, count: int) -> list[Any]:
-        items = self._stack[len(self._stack) - count :]
-        if len(items) != count:
-            raise IndexError("more is taken than there is")
-        del self._stack[len(self._stack) - count :]
-        return items
+    def called(self, name: Any, arguments: Any) -> Any:
+        text = name.text if isinstance(name, PickledName) else ""
+        if text == "collections OrderedDict":
+            return dict(arguments[0]) if arguments and arguments[0] else {}
+        if text in _REBUILT:
+            storage, offset, size, stride, *_others = arguments
+            if not isinstance(storage, _Storage) or not all(type(each) is int for each in (offset, *size, *stride)):
+                raise TypeError("a tensor without a storage")
+            return _Tensor(storage, offset, size, stride)
+        if text in _PARAMETERS:
+            return arguments[0]
+        if text == "torch Size":
+            return tuple(arguments[0])
+        return _Object(text)
 
-    def _since_mark(self) -> list[Any]:
-        for at in range(len(self._stack) - 1, -1, -1):
-            if self._stack[at] is _MARK:
-                items = self._stack[at + 1 :]
-                del self._stack[at:]
-                return items
-        raise IndexError("no mark")
+    def changed(self, made: Any, state: Any) -> None:
+        if isinstance(made, _Object):
+            made.state = state
 
+    def referred(self, described: Any) -> _Storage:
+        kind, name, key, *_others = described
+        is_storage = kind == "storage" and isinstance(name, PickledName) and name.text in _STORAGES
+        if not is_storage or not isinstance(key, str):
+            raise TypeError("a reference to something other than numbers")
+        return _Storage(name.text, key)
 
-def _call(name: Any, arguments: Any, *_: Any) -> Any:
-    """What a call in the file describes."""
-    text = name.text if isinstance(name, _Name) else ""
-    if text == "collections OrderedDict":
-        return dict(arguments[0]) if arguments and arguments[0] else {}
-    if text in _REBUILT:
-        storage, offset, size, stride, *_others = arguments
-        if not isinstance(storage, _Storage) or not all(type(each) is int for each in (offset, *size, *stride)):
-            raise TypeError("a tensor without a storage")
-        return _Tensor(storage, offset, size, stride)
-    if text in _PARAMETERS:
-        return arguments[0]
-    if text == "torch Size":
-        return tuple(arguments[0])
-    return _Object(text)
-
-
-def _storage(described: Any) -> _Storage:
-    kind, name, key, *_others = described
-    if kind != "storage" or not isinstance(name, _Name) or name.text not in _STORAGES or not isinstance(key, str):
-        raise TypeError("a reference to something other than numbers")
-    return _Storage(name.text, key)
-
-
-def _add(to: Any, items: list[Any]) -> None:
-    if isinstance(to, list):
-        to.extend(items)
-    elif isinstance(to, dict):
-        # Nested tuples are no keys: their hash would be computed once for every path to them.
-        to.update((key, value) for key, value in zip(items[::2], items[1::2], strict=True) if _is_key(key))
-    elif not isinstance(to, set | _Object):
-        raise TypeError("items of something that has none")
-
-
-def _is_key(key: Any) -> bool:
-    return isinstance(key, str | int | float)
-
-
-_VALUES = frozenset({
-    "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES",
-    "SHORT_BINBYTES", "SHORT_BINSTRING", "BINSTRING",
-})  # fmt: skip
-_CONSTANTS: Mapping[str, Callable[[], Any]] = {
-    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False, "MARK": lambda: _MARK,
-    "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_SET": set,
-}  # fmt: skip
-_PUTS = frozenset({"BINPUT", "LONG_BINPUT", "MEMOIZE"})
-_GETS = frozenset({"BINGET", "LONG_BINGET"})
-_COLLECTED: Mapping[str, Callable[[list[Any]], Any]] = {
-    "TUPLE": tuple, "LIST": list, "FROZENSET": lambda items: _Object(),
-    "DICT": lambda items: {key: value for key, value in zip(items[::2], items[1::2], strict=True) if _is_key(key)},
-}  # fmt: skip
-_ADDED: Mapping[str, int] = {"APPEND": 1, "APPENDS": 0, "SETITEM": 2, "SETITEMS": 0, "ADDITEMS": 0}
-"""Instructions that add to what lies on the stack, and how many items; those that end in S: all since the mark."""
-_MADE: Mapping[str, tuple[int, Callable[..., Any]]] = {
-    "TUPLE1": (1, lambda *items: items), "TUPLE2": (2, lambda *items: items), "TUPLE3": (3, lambda *items: items),
-    "REDUCE": (2, _call), "NEWOBJ": (2, _call), "NEWOBJ_EX": (3, _call), "BINPERSID": (1, _storage),
-    "STACK_GLOBAL": (2, lambda module, name: _Name(f"{module} {name}")),
-}  # fmt: skip
-_IGNORED = frozenset({"PROTO", "FRAME"})
+    def added(self, to: Any, items: list[Any]) -> None:
+        if not isinstance(to, set | _Object):
+            super().added(to, items)

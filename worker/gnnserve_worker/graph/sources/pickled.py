@@ -1,39 +1,18 @@
-"""Reading matrices and dictionaries of the Planetoid files, which are pickles, without unpickling.
-
-A pickle is a program: loading one may run whatever its author wrote. Here `pickletools` splits it into instructions, of
-which the few that describe data are interpreted. No name in the file is ever looked up or called; each is compared with
-the names that Python 2's numpy and scipy wrote, and any other is refused with a message that quotes it.
-
-`pickle.Unpickler` with an allow-list in `find_class` is not as strict, measured with Python 3.11: a file of 9 bytes
-makes it ask for more than 4 GiB (`LONG_BINPUT` with a large index); a key of tuples in tuples, which takes 5 bytes a
-level, doubles the time of hashing with each level; and `BUILD` sets attributes on what lies on the stack, which may be
-what `find_class` returned.
-"""
+"""Reading matrices and dictionaries of the Planetoid files, which are pickles, as data."""
 
 from __future__ import annotations
 
 import math
-import pickletools
 import reprlib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from gnnserve_worker.pickled_data import DAMAGES, PickledKinds, PickledName, RefusedPickleError, described_by
+
 _ELEMENTS = frozenset({"f4", "f8", "i1", "i2", "i4", "i8", "u1", "b1"})
-
-
-class RefusedPickleError(ValueError):
-    """The pickle holds something other than the known kinds of data; the message says what."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Name:
-    """A global that the file refers to: module and name, separated by a space."""
-
-    text: str
 
 
 @dataclass(slots=True)
@@ -54,23 +33,18 @@ class _Matrix:
     value: sp.csr_array | None = None
 
 
-class _Mark:
-    """Marks where a tuple, a list or the items of a dictionary begin on the stack."""
-
-
-_MARK = _Mark()
-_ARRAY = _Name("numpy.core.multiarray _reconstruct")
-_ARRAY_TYPE = _Name("numpy ndarray")
-_ELEMENT = _Name("numpy dtype")
-_MATRIX = _Name("scipy.sparse.csr csr_matrix")
-_DEFAULTDICT = _Name("collections defaultdict")
-_LIST = _Name("__builtin__ list")
+_ARRAY = PickledName("numpy.core.multiarray _reconstruct")
+_ARRAY_TYPE = PickledName("numpy ndarray")
+_ELEMENT = PickledName("numpy dtype")
+_MATRIX = PickledName("scipy.sparse.csr csr_matrix")
+_DEFAULTDICT = PickledName("collections defaultdict")
+_LIST = PickledName("__builtin__ list")
 _NAMES = {name.text: name for name in (_ARRAY, _ARRAY_TYPE, _ELEMENT, _MATRIX, _DEFAULTDICT, _LIST)}
 
 
 def read_matrix(data: bytes) -> np.ndarray | sp.csr_array:
     """A dense or sparse matrix of numbers."""
-    found = _finished(_Interpreter(data).run())
+    found = _described_by(data)
     if not isinstance(found, np.ndarray | sp.csr_array) or found.ndim != 2:
         raise RefusedPickleError(f"it holds {_shown(found)}, expected a matrix")
     return found
@@ -78,7 +52,7 @@ def read_matrix(data: bytes) -> np.ndarray | sp.csr_array:
 
 def read_neighbours(data: bytes) -> dict[int, list[int]]:
     """A dictionary from integers to lists of integers."""
-    found = _finished(_Interpreter(data).run())
+    found = _described_by(data)
     if not isinstance(found, dict):
         raise RefusedPickleError(f"it holds {_shown(found)}, expected a dictionary")
     entries = 0
@@ -91,87 +65,35 @@ def read_neighbours(data: bytes) -> dict[int, list[int]]:
     return found
 
 
-class _Interpreter:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
+class _Matrices(PickledKinds):
+    """What Python 2's numpy and scipy wrote."""
 
-    def run(self) -> Any:
-        try:
-            for instruction, argument in self._instructions():
-                if instruction == "STOP":
-                    break
-                self._step(instruction, argument)
-            (result,) = self._stack
-        except RefusedPickleError:
-            raise
-        # The file is cut off, not a pickle, or malicious.
-        except (IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise RefusedPickleError(f"it is damaged ({type(error).__name__}: {error})") from error
-        return result
+    needing = "data of numpy or scipy"
 
-    def _instructions(self) -> Iterator[tuple[str, Any]]:
-        for instruction, argument, _ in pickletools.genops(self._data):
-            yield instruction.name, argument
+    def named(self, text: str) -> PickledName:
+        if text not in _NAMES:
+            raise RefusedPickleError(f"it names {text.replace(' ', '.')}, which is no data of numpy or scipy")
+        return _NAMES[text]
 
-    def _step(self, instruction: str, argument: Any) -> None:
-        if instruction in _VALUES:
-            self._stack.append(argument)
-        elif instruction in _CONSTANTS:
-            self._stack.append(_CONSTANTS[instruction]())
-        elif instruction in _PUTS:
-            self._memo[argument] = self._stack[-1]
-        elif instruction in _GETS:
-            self._stack.append(self._memo[argument])
-        elif instruction == "GLOBAL":
-            if argument not in _NAMES:
-                raise RefusedPickleError(f"it names {argument.replace(' ', '.')}, which is no data of numpy or scipy")
-            self._stack.append(_NAMES[argument])
-        elif instruction in _TUPLES:
-            count = _TUPLES[instruction]
-            items = self._stack[-count:]
-            if len(items) != count:
-                raise IndexError("a tuple of more than there is")
-            self._stack[-count:] = [tuple(items)]
-        elif instruction == "TUPLE":
-            self._stack.append(tuple(self._since_mark()))
-        elif instruction in {"APPEND", "APPENDS"}:
-            added = [self._stack.pop()] if instruction == "APPEND" else self._since_mark()
-            _expect(self._stack[-1], list).extend(added)
-        elif instruction == "SETITEMS":
-            items = self._since_mark()
-            # Nested tuples are no keys: their hash would be computed once for every path to them.
-            if not all(_is_integer(key) or isinstance(key, str) for key in items[::2]):
-                raise TypeError("a key that is neither a number nor a text")
-            _expect(self._stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
-        elif instruction in {"REDUCE", "NEWOBJ"}:
-            arguments, name = self._stack.pop(), self._stack.pop()
-            self._stack.append(_made(name, arguments))
-        elif instruction == "BUILD":
-            state = self._stack.pop()
-            _build(self._stack[-1], state)
-        elif instruction not in _IGNORED:
-            raise RefusedPickleError(f"it has the instruction {instruction}, which no data of numpy or scipy needs")
+    def called(self, name: Any, arguments: Any) -> Any:
+        return _made(name, arguments)
 
-    def _since_mark(self) -> list[Any]:
-        for at in range(len(self._stack) - 1, -1, -1):
-            if self._stack[at] is _MARK:
-                items = self._stack[at + 1 :]
-                del self._stack[at:]
-                return items
-        raise IndexError("no mark")
+    def changed(self, made: Any, state: Any) -> None:
+        _build(made, state)
+
+    def is_key(self, key: Any) -> bool:
+        if not _is_integer(key) and not isinstance(key, str):
+            raise TypeError("a key that is neither a number nor a text")
+        return True
 
 
-_VALUES = frozenset({"BININT", "BININT1", "BININT2", "BINSTRING", "SHORT_BINSTRING"})
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False, "MARK": lambda: _MARK,
-    "EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict,
-}  # fmt: skip
-_PUTS = frozenset({"BINPUT", "LONG_BINPUT"})
-_GETS = frozenset({"BINGET", "LONG_BINGET"})
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_IGNORED = frozenset({"PROTO"})
+def _described_by(data: bytes) -> Any:
+    try:
+        return _finished(described_by(data, _Matrices()))
+    except RefusedPickleError:
+        raise
+    except DAMAGES as error:
+        raise RefusedPickleError(f"it is damaged ({type(error).__name__}: {error})") from error
 
 
 def _made(name: Any, arguments: Any) -> Any:
@@ -249,5 +171,5 @@ def _shown(value: Any) -> str:
     # Show a part only: a few bytes of a pickle can make nested lists that would not fit into memory.
     brief = reprlib.Repr()
     brief.maxlevel, brief.maxstring, brief.maxother = 3, 100, 100
-    text = value.text.replace(" ", ".") if isinstance(value, _Name) else brief.repr(value)
+    text = value.text.replace(" ", ".") if isinstance(value, PickledName) else brief.repr(value)
     return text if len(text) <= 100 else f"{text[:100]}…"

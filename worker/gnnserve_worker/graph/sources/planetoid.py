@@ -17,9 +17,10 @@ import scipy.sparse as sp
 
 from gnnserve_api.files.edges import Direction, SelfLoops
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList
-from gnnserve_worker.graph.sources.pickled import RefusedPickleError, read_matrix, read_neighbours
+from gnnserve_worker.graph.sources.pickled import read_matrix, read_neighbours
 from gnnserve_worker.graph.sources.raw import RawGraph, check_columns, float32, unexpected, unlabelled
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.pickled_data import RefusedPickleError
 
 VALIDATION_NODES = 500
 _MOST_TEST_NODES = 1 << 20
