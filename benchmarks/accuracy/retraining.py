@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_api.variants import columns_of
-from gnnserve_worker.generation.ranking import rank
+from gnnserve_worker.generation.ranking import FirstLayerColumns, ranking_of
 from gnnserve_worker.generation.train import TrainedNetwork, train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet, keep_columns
 from gnnserve_worker.graph.store import Features
@@ -35,7 +35,8 @@ def retrain(
     factors: Sequence[int],
 ) -> Iterator[Retrained]:
     """One variant per factor, with the master's hyper-parameters and seed; `model.training.seed` is Random's too."""
-    ranking = rank(Pruning(method=method), first_layer(master.tensors), features, data, model.training.seed)
+    reader = FirstLayerColumns(first_layer(master.tensors), features, data)
+    ranking = ranking_of(Pruning(method=method), reader, model.training.seed)
     for factor in factors:
         kept = keep_columns(features, ranking.columns[: columns_of(features.shape[1], factor)])
         yield Retrained(factor, kept, train_on_rows(data, kept, model))

@@ -17,8 +17,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.pruning import LassoSettings, Pruning
 from gnnserve_worker.generation import moments
-from gnnserve_worker.generation.ranking import gram as gram_of_columns
-from gnnserve_worker.generation.ranking import rank, rank_at_random, rank_by_lasso, rank_greedily
+from gnnserve_worker.generation.ranking import FirstLayerColumns, rank_at_random, rank_by_lasso, ranking_of
 from gnnserve_worker.generation.train import train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import GraphData
@@ -58,7 +57,7 @@ def _trained(architecture: str, sparse: bool) -> tuple[Tensors, GraphData]:
 def _rank(method: str, architecture: str, sparse: bool = False, **lasso_settings: int) -> np.ndarray:
     master, data = _trained(architecture, sparse)
     pruning = Pruning.model_validate({"method": method, "lasso": lasso_settings})
-    return rank(pruning, first_layer(master), data.features, _set_of(data), seed=0).columns
+    return ranking_of(pruning, FirstLayerColumns(first_layer(master), data.features, _set_of(data)), seed=0).columns
 
 
 @ARCHITECTURES
@@ -99,7 +98,7 @@ def test_random_gives_the_same_permutation_for_the_same_seed() -> None:
 def test_random_needs_no_master() -> None:
     data = planted_graph(INFORMATIVE)
 
-    ranking = rank(Pruning(method="Random"), None, data.features, _set_of(data), seed=9)
+    ranking = ranking_of(Pruning(method="Random"), FirstLayerColumns(None, data.features, _set_of(data)), seed=9)
 
     assert ranking.columns.tolist() == rank_at_random(WIDTH, 9).tolist()
     assert ranking.settings == {"seed": 9}
@@ -109,11 +108,17 @@ def test_random_needs_no_master() -> None:
 def test_informed_methods_say_that_they_need_a_master(method: str) -> None:
     data = planted_graph(INFORMATIVE)
 
-    with pytest.raises(ValueError, match=f"{method} ranks by the master's weights"):
-        rank(Pruning(method=method), None, data.features, _set_of(data), seed=0)
+    with pytest.raises(ValueError, match="ranked by weights, and no network was trained"):
+        ranking_of(Pruning(method=method), FirstLayerColumns(None, data.features, _set_of(data)), seed=0)
 
 
 # --- Greedy
+
+
+def _rank_greedily(module: Any) -> list[int]:
+    data = planted_graph((0,), columns=len(_first(module).neighbours))
+    reader = FirstLayerColumns(_first(module), data.features, _set_of(data))
+    return ranking_of(Pruning(method="Greedy"), reader, seed=0).columns.tolist()
 
 
 @ARCHITECTURES
@@ -123,9 +128,7 @@ def test_greedy_orders_by_the_sum_of_absolute_first_layer_weights(architecture: 
     keys = [k for k in ("convs.0.lin_l.weight", "convs.0.lin_r.weight", "convs.0.nn.lins.0.weight") if k in tensors]
     scores = sum(np.abs(tensors[key]).sum(axis=0) for key in keys)
 
-    columns = rank_greedily(_first(module))
-
-    assert columns.tolist() == np.argsort(-np.asarray(scores), kind="stable").tolist()
+    assert _rank_greedily(module) == np.argsort(-np.asarray(scores), kind="stable").tolist()
 
 
 def test_greedy_keeps_the_order_of_columns_that_tie() -> None:
@@ -134,10 +137,15 @@ def test_greedy_keeps_the_order_of_columns_that_tie() -> None:
         module.convs[0].lin_l.weight.fill_(1.0)
         module.convs[0].lin_r.weight.fill_(-1.0)
 
-    assert rank_greedily(_first(module)).tolist() == [0, 1, 2, 3]
+    assert _rank_greedily(module) == [0, 1, 2, 3]
 
 
 # --- Lasso
+
+
+def _gram(first: FirstLayer, features: Any, data: TrainingSet) -> np.ndarray:
+    (found,) = FirstLayerColumns(first, features, data).grams()
+    return found
 
 
 def _first_layer_of_training_nodes(
@@ -167,7 +175,7 @@ def test_the_gram_matrix_gives_the_papers_loss_for_any_beta(architecture: str, s
     first, mean = _first(module), architecture == "GraphSAGE"
     output = _first_layer_of_training_nodes(dense, training, first, mean=mean)
 
-    gram = gram_of_columns(first, data.features, training).astype(np.float64)
+    gram = _gram(first, data.features, training).astype(np.float64)
 
     draw = np.random.default_rng(0)
     for beta in (draw.normal(size=WIDTH), draw.random(WIDTH), np.zeros(WIDTH), np.eye(WIDTH)[3]):
@@ -182,11 +190,11 @@ def test_the_gram_matrix_gives_the_papers_loss_for_any_beta(architecture: str, s
 def test_the_gram_matrix_is_the_same_in_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     data = planted_graph(INFORMATIVE, nodes=120)
     first, training = _first(module_of("GraphSAGE", (5, 3), WIDTH)), _set_of(data)
-    whole = gram_of_columns(first, data.features, training)
+    whole = _gram(first, data.features, training)
 
     monkeypatch.setattr(moments, "_CHUNK_ROWS", 7)
 
-    np.testing.assert_allclose(gram_of_columns(first, data.features, training), whole, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(_gram(first, data.features, training), whole, rtol=1e-4, atol=1e-4)
 
 
 def _random_gram(seed: int, columns: int = 8) -> np.ndarray:
@@ -267,7 +275,8 @@ def test_a_first_layer_whose_output_is_zero_ranks_columns_as_they_are(architectu
         for parameter in module.parameters():
             parameter.zero_()
 
-    columns = rank(Pruning(method="Lasso"), _first(module), data.features, _set_of(data), seed=0).columns
+    reader = FirstLayerColumns(_first(module), data.features, _set_of(data))
+    columns = ranking_of(Pruning(method="Lasso"), reader, seed=0).columns
 
     assert columns.tolist() == list(range(WIDTH))
 
@@ -280,13 +289,15 @@ def test_more_columns_than_lasso_handles_are_refused_with_the_remedy() -> None:
         InputError,
         match=r"spec\.variants\.pruning\.method: is Lasso, but the graph has 16,385 .* up to 16,384; use Greedy",
     ):
-        gram_of_columns(_first(module_of("GraphSAGE", (5, 3), wide.shape[1])), wide, _set_of(data))
+        _gram(_first(module_of("GraphSAGE", (5, 3), wide.shape[1])), wide, _set_of(data))
 
 
 def test_every_number_that_shaped_a_lasso_ranking_is_recorded() -> None:
     master, data = _trained("GraphSAGE", False)
     pruning = Pruning.model_validate({"method": "Lasso", "lasso": {"epochs": 3, "penaltyStepPermille": 7}})
 
-    settings = rank(pruning, first_layer(master), data.features, _set_of(data), seed=0).settings
+    settings = ranking_of(
+        pruning, FirstLayerColumns(first_layer(master), data.features, _set_of(data)), seed=0
+    ).settings
 
     assert settings == {"epochs": 3, "stepsPerEpoch": 5, "initialPenaltyPermille": 0, "penaltyStepPermille": 7}

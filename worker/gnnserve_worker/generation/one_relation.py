@@ -55,7 +55,7 @@ from gnnserve_worker.generation.lessons import (
     take_lessons,
 )
 from gnnserve_worker.generation.profile import worth_keeping
-from gnnserve_worker.generation.ranking import Ranking, rank
+from gnnserve_worker.generation.ranking import FirstLayerColumns, Ranking, ranking_of
 from gnnserve_worker.generation.steps import (
     Networks,
     RequestedRevision,
@@ -334,7 +334,8 @@ def _rank(
     pruning, own_seed = wanted.spec.variants.pruning, wanted.spec.model.training.seed
     stage = f"rank by {pruning.method}" + (f", seed {seed}" if seed != own_seed else "")
     wanted.progress(Progress(stage, 0, 1))
-    found = rank(pruning, None if network is None else first_layer(network), features, data, seed)
+    first = None if network is None else first_layer(network)
+    found = ranking_of(pruning, FirstLayerColumns(first, features, data), seed)
     wanted.progress(Progress(stage, 1, 1))
     return found
 

@@ -28,10 +28,10 @@ its last |β|, since at the end of a long path every |β| is noise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import assert_never
+from typing import Protocol
 
 import numpy as np
 
@@ -46,12 +46,9 @@ from gnnserve_worker.models.architecture import FirstLayer
 # --- by weights
 
 
-def rank_greedily(first: FirstLayer) -> np.ndarray:
-    """Rank by the sums of absolute weights."""
-    scores = np.abs(first.neighbours).sum(axis=1)
-    if first.own is not None:
-        scores = scores + np.abs(first.own).sum(axis=1)
-    return np.argsort(-scores, kind="stable")
+def rank_greedily(sizes: np.ndarray) -> np.ndarray:
+    """Rank by the sums of absolute weights, float [columns]."""
+    return np.argsort(-sizes, kind="stable")
 
 
 # --- at random
@@ -65,20 +62,8 @@ def rank_at_random(columns: int, seed: int) -> np.ndarray:
 # --- by regression
 
 
-def gram(first: FirstLayer, features: Features, data: TrainingSet) -> np.ndarray:
-    """Compute G, float32 [columns, columns], over all training nodes and their visible neighbours, outputs centred."""
-    columns = features.shape[1]
-    if columns > MAX_COLUMNS:
-        raise InputError(
-            "spec.variants.pruning.method",
-            f"is Lasso, but the graph has {columns:,} feature columns and Lasso handles up to {MAX_COLUMNS:,}",
-            "use Greedy",
-        )
-    return gram_of(first, first_layer_moments(first, features, data.visible_graph, data.splits.train))
-
-
 def gram_of(first: FirstLayer, moments: Moments) -> np.ndarray:
-    """The same over what the moments are of."""
+    """G, float32 [columns, columns], over what the moments are of."""
     neighbours, own = first.neighbours, first.own
     matrix: np.ndarray = moments.of_neighbours * (neighbours @ neighbours.T)
     if own is not None and moments.of_own is not None and moments.of_both is not None:
@@ -173,27 +158,102 @@ def left_by(factor: int, columns: int) -> int:
     return min(columns, max(1, columns_of(columns, factor)))
 
 
+class ColumnReader(Protocol):
+    """What reads the feature columns of each type, as methods of ranking ask about it."""
+
+    @property
+    def columns(self) -> Sequence[int]:
+        """How many there are, of each type."""
+
+    def sizes(self) -> Sequence[np.ndarray]:
+        """Sums of the absolute weights that each column of a type is multiplied by: float [columns], a type each."""
+
+    def grams(self) -> Sequence[np.ndarray]:
+        """G of the columns of each type, positive semidefinite: float [columns, columns]. InputError: there are too
+        many to measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    rank: Callable[[ColumnReader, Pruning, int], list[np.ndarray]]
+    """Permutations (int64) of the columns of each type; given a seed."""
+    settings: Callable[[Pruning, int], dict[str, float]]
+    """Numbers that shape the result."""
+    reads_master: bool = True
+    """Whether it asks about weights."""
+
+
+_METHODS: Mapping[RankingMethod, _Method] = {
+    RankingMethod.RANDOM: _Method(
+        lambda reader, _, seed: [rank_at_random(count, seed) for count in reader.columns],
+        lambda _, seed: {"seed": seed},
+        reads_master=False,
+    ),
+    RankingMethod.GREEDY: _Method(lambda reader, *_: [rank_greedily(one) for one in reader.sizes()], lambda *_: {}),
+    RankingMethod.LASSO: _Method(
+        lambda reader, pruning, _: [rank_by_lasso(one, pruning.lasso) for one in reader.grams()],
+        lambda pruning, _: {key: float(value) for key, value in pruning.lasso.model_dump(by_alias=True).items()},
+    ),
+}
+
+
 def reads_master(method: RankingMethod) -> bool:
     """Whether columns are ranked by the weights of a network."""
-    return method is not RankingMethod.RANDOM
+    return _METHODS[method].reads_master
 
 
-def rank(pruning: Pruning, master: FirstLayer | None, features: Features, data: TrainingSet, seed: int) -> Ranking:
-    """Rank the columns. `master` is the first layer of the 1× model; None is enough for Random, which ignores it."""
-    match pruning.method:
-        case RankingMethod.RANDOM:
-            return Ranking(rank_at_random(features.shape[1], seed), {"seed": seed})
-        case RankingMethod.GREEDY:
-            return Ranking(rank_greedily(_given(master, pruning)), {})
-        case RankingMethod.LASSO:
-            columns = rank_by_lasso(gram(_given(master, pruning), features, data), pruning.lasso)
-            settings = pruning.lasso.model_dump(by_alias=True)
-            return Ranking(columns, {key: float(value) for key, value in settings.items()})
-        case _:
-            assert_never(pruning.method)
+def rank(pruning: Pruning, reader: ColumnReader, seed: int) -> list[np.ndarray]:
+    """Rank the columns of each type, most important first: int64 permutations."""
+    return _METHODS[pruning.method].rank(reader, pruning, seed)
 
 
-def _given(master: FirstLayer | None, pruning: Pruning) -> FirstLayer:
-    if master is None:
-        raise ValueError(f"{pruning.method} ranks by the master's weights")
-    return master
+def ranking_of(pruning: Pruning, reader: ColumnReader, seed: int) -> Ranking:
+    """The ranking of the columns of one type."""
+    (columns,) = rank(pruning, reader, seed)
+    return Ranking(columns, _METHODS[pruning.method].settings(pruning, seed))
+
+
+def ranking_over_types(pruning: Pruning, reader: ColumnReader, seed: int) -> Ranking:
+    """The ranking of the columns of several types."""
+    ranked, widths = rank(pruning, reader, seed), tuple(reader.columns)
+    return Ranking(columns_over_types(ranked, widths), _METHODS[pruning.method].settings(pruning, seed), widths)
+
+
+# --- of one list of neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLayerColumns:
+    """The first layer of a trained network as a reader of columns."""
+
+    first: FirstLayer | None
+    """None: no network was trained, which is enough for Random."""
+    features: Features
+    data: TrainingSet
+
+    @property
+    def columns(self) -> Sequence[int]:
+        return (self.features.shape[1],)
+
+    def sizes(self) -> Sequence[np.ndarray]:
+        matrices = [self._first.neighbours] + ([] if self._first.own is None else [self._first.own])
+        return [sum((np.abs(one).sum(axis=1) for one in matrices), np.zeros(self.columns[0], np.float32))]
+
+    def grams(self) -> Sequence[np.ndarray]:
+        """Over all training nodes and their visible neighbours, outputs centred."""
+        (columns,) = self.columns
+        if columns > MAX_COLUMNS:
+            raise InputError(
+                "spec.variants.pruning.method",
+                f"is Lasso, but the graph has {columns:,} feature columns and Lasso handles up to {MAX_COLUMNS:,}",
+                "use Greedy",
+            )
+        data = self.data
+        moments = first_layer_moments(self._first, self.features, data.visible_graph, data.splits.train)
+        return [gram_of(self._first, moments)]
+
+    @property
+    def _first(self) -> FirstLayer:
+        if self.first is None:
+            raise ValueError("columns are ranked by weights, and no network was trained")
+        return self.first

@@ -8,8 +8,7 @@ embeddings, as the network of all columns has learnt them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import assert_never
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -19,7 +18,6 @@ from gnnserve_api.files.factors import ChosenFactors
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.spec.made_variants import made_variants
 from gnnserve_api.spec.model import Model
-from gnnserve_api.spec.pruning import RankingMethod
 from gnnserve_api.spec.searched import SEARCHED_FACTORS
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import columns_of, variant_name
@@ -27,7 +25,7 @@ from gnnserve_api.wording import in_words
 from gnnserve_worker.generation.families.registry import with_factors
 from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.moments import MAX_COLUMNS
-from gnnserve_worker.generation.ranking import Ranking, columns_over_types, rank_at_random, rank_by_lasso
+from gnnserve_worker.generation.ranking import Ranking, left_by
 from gnnserve_worker.generation.relation_channels import (
     MeasuredSum,
     as_seen,
@@ -42,26 +40,26 @@ from gnnserve_worker.models.architecture import RelationalLayer
 from gnnserve_worker.progress import Progress, ProgressListener
 
 
-def rank_by_type(
-    spec: GNNServiceSpec, first: RelationalLayer, subject: TrainingSet, states: States, seed: int
-) -> Ranking:
-    """Rank the columns of each type. `first`: the first layer of the network of all columns. `states`: what it reads of
-    each type."""
-    pruning, widths = spec.variants.pruning, [state.shape[1] for state in states]
-    settings: dict[str, float] = {}
-    match pruning.method:
-        case RankingMethod.RANDOM:
-            ranked, settings = [rank_at_random(width, seed) for width in widths], {"seed": seed}
-        case RankingMethod.GREEDY:
-            scores = [_weight_of(first, kind, width, subject.schema) for kind, width in enumerate(widths)]
-            ranked = [np.argsort(-one, kind="stable") for one in scores]
-        case RankingMethod.LASSO:
-            sums = _first_sums(spec.model, first, subject, states, "spec.variants.pruning.method", "use Greedy")
-            ranked = [rank_by_lasso(gram, pruning.lasso) for gram in grams_of(sums, widths)]
-            settings = {key: float(value) for key, value in pruning.lasso.model_dump(by_alias=True).items()}
-        case _:
-            assert_never(pruning.method)
-    return Ranking(columns_over_types(ranked, widths), settings, tuple(widths))
+@dataclass(frozen=True, slots=True)
+class RelationalColumns:
+    """The first layer of the network of all columns as a reader of those of each type."""
+
+    model: Model
+    first: RelationalLayer
+    subject: TrainingSet
+    states: States
+    """What it reads of each type."""
+
+    @property
+    def columns(self) -> Sequence[int]:
+        return [state.shape[1] for state in self.states]
+
+    def sizes(self) -> Sequence[np.ndarray]:
+        return [_weight_of(self.first, kind, width, self.subject.schema) for kind, width in enumerate(self.columns)]
+
+    def grams(self) -> Sequence[np.ndarray]:
+        field, remedy = "spec.variants.pruning.method", "use Greedy"
+        return grams_of(_first_sums(self.model, self.first, self.subject, self.states, field, remedy), self.columns)
 
 
 def choose_by_width(spec: GNNServiceSpec, ranking: Ranking, data: GraphData, products: int) -> ChosenFactors:
@@ -87,7 +85,7 @@ def mean_width(graph: GraphSchema, widths: Sequence[int], factor: int) -> float:
     edges = np.zeros(len(graph.types), np.int64)
     for one in graph.relations:
         edges[graph.place_of(one.source)] += one.edges
-    return float(edges @ np.array([max(1, columns_of(width, factor)) for width in widths])) / max(1, int(edges.sum()))
+    return float(edges @ np.array([left_by(factor, width) for width in widths])) / max(1, int(edges.sum()))
 
 
 def widths_of(graph: GraphSchema, model: Model) -> list[int]:

@@ -60,12 +60,12 @@ from gnnserve_worker.generation.lessons import (
     steps_behind_choice,
     take_lessons,
 )
-from gnnserve_worker.generation.ranking import Ranking, columns_by_type
+from gnnserve_worker.generation.ranking import Ranking, columns_by_type, ranking_over_types
 from gnnserve_worker.generation.relation_channels import narrow_relations_aloud
 from gnnserve_worker.generation.relation_columns import (
+    RelationalColumns,
     choose_by_width,
     first_columns,
-    rank_by_type,
     refit_columns,
     schema_of_columns,
     with_columns,
@@ -257,7 +257,8 @@ class RelationsPreparation:
         stage = f"rank by {spec.variants.pruning.method}"
         progress(Progress(stage, 0, 1))
         first, subject = self._layers(master or {})[0], with_features(self.subject, states)
-        ranking = rank_by_type(spec, first, subject, states, seed)
+        reader = RelationalColumns(spec.model, first, subject, states)
+        ranking = ranking_over_types(spec.variants.pruning, reader, seed)
         progress(Progress(stage, 1, 1))
         return ranking
 

@@ -444,7 +444,7 @@ class PreparedPrograms:
         spec, progress = self.wanted.spec, self.wanted.progress
         stage, read = f"rank by {spec.variants.pruning.method}", _columns_of(self.programs[0], self.graph.schema)
         progress(Progress(stage, 0, 1))
-        ranking = read.rank(spec.variants.pruning, master or {}, data, spec.model, seed)
+        ranking = read.ranking(spec.variants.pruning, master or {}, data, spec.model, seed)
         progress(Progress(stage, 1, 1))
         return ranking
 
