@@ -33,7 +33,13 @@ from gnnserve_api.files.profile import (
 from gnnserve_api.files.provenance import Provenance
 from gnnserve_api.http.changes import ChangeRecord, ChangesAnswer, ChangesPage, ChangesRequest
 from gnnserve_api.http.explain import ExplainRequest
-from gnnserve_api.http.live_accuracy import LabelsRequest, VariantAccuracy
+from gnnserve_api.http.live_accuracy import (
+    AccuracyAnswer,
+    InputDrift,
+    LabelsRequest,
+    ObservedShare,
+    VariantAccuracy,
+)
 from gnnserve_api.http.pairs import PairsRequest
 from gnnserve_api.http.protocol import (
     AccuracyTier,
@@ -210,7 +216,14 @@ MESSAGES: Mapping[str, MessageTable] = {
     ),
     "fields of judged links": MessageTable((Part(LinkScores),)),
     "fields of labels": MessageTable((Part(LabelsRequest),)),
-    "fields of accuracy": MessageTable((Part(VariantAccuracy),)),
+    "fields of accuracy": MessageTable(
+        (
+            Part(AccuracyAnswer),
+            Part(VariantAccuracy, "variants[]."),
+            Part(ObservedShare, "variants[].labels."),
+            Part(InputDrift, "inputs[]."),
+        )
+    ),
     "fields of the route": MessageTable(
         (
             Part(

@@ -101,7 +101,7 @@ class SlidingMean:
         self._start_every = max(1, window_values // _STARTS_PER_WINDOW)
         self._starts: deque[_Start] = deque([_Start(0)])
         """The oldest first; there is always one."""
-        self._recent: WindowMean | None = None
+        self._windows: tuple[WindowMean, ...] | None = None
 
     def add(self, total: float, count: int) -> None:
         """Add `count` values by their sum."""
@@ -115,7 +115,7 @@ class SlidingMean:
             start.count += count
         while len(self._starts) > 1 and self._starts[0].count > self._window_values:
             self._starts.popleft()
-        self._recent = None
+        self._windows = None
 
     @property
     def count(self) -> int:
@@ -133,15 +133,20 @@ class SlidingMean:
         return self._of(self._starts[0])
 
     @property
+    def windows(self) -> tuple[WindowMean, ...]:
+        """What came since each start in the window, the longest first. All of their intervals hold together. Streams
+        of one length that were added to together have as many, of the same values."""
+        if self._windows is None:
+            self._windows = tuple(
+                WindowMean(start.total / max(1, start.count), start.count, self._of(start)) for start in self._starts
+            )
+        return self._windows
+
+    @property
     def recent(self) -> WindowMean:
         """What came since that start in the window whose interval ends lowest: after a sudden fall the values of before
         leave the window only slowly."""
-        if self._recent is None:
-            found = (
-                WindowMean(start.total / max(1, start.count), start.count, self._of(start)) for start in self._starts
-            )
-            self._recent = min(found, key=lambda observed: observed.interval.high)
-        return self._recent
+        return min(self.windows, key=lambda observed: observed.interval.high)
 
     def is_below(self, value: float) -> bool:
         """Whether the interval of `recent` lies below the value, without the work of finding its ends."""

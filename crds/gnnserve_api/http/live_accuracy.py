@@ -116,11 +116,11 @@ class LabelsAnswer(msgspec.Struct, frozen=True, rename="camel"):
 class ObservedShare(msgspec.Struct, frozen=True, rename="camel"):
     """A share of the last nodes, or pairs, with an interval that holds at every moment."""
 
-    mean: Share
-    low: Share
-    high: Share
+    mean: Annotated[Share, Meta(description="The share.")]
+    low: Annotated[Share, Meta(description="Lower end of its interval.")]
+    high: Annotated[Share, Meta(description="Upper end of its interval.")]
     nodes: Annotated[
-        Count, Meta(description="The last nodes that it is of: those in the window, or since the mean has fallen.")
+        Count, Meta(description="The last nodes that it is of: those in the window, or since accuracy fell.")
     ]
 
 
@@ -141,15 +141,17 @@ class VariantAccuracy(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     labels: Annotated[
         ObservedShare | None,
         Meta(
-            description="Share of labelled nodes that it answers correctly; where links are scored, how often a link "
-            "that came to be has a higher score than a pair that is drawn at random."
+            description="Share of the last labelled nodes that it answers correctly, the same nodes for all variants; "
+            "where links are scored, how often a link that came to be has a higher score than a pair that is drawn at "
+            "random."
         ),
     ] = None
     agreement: Annotated[
         ObservedShare | None,
         Meta(
-            description="Share of nodes on which its answers were those of the most accurate variant; where links are "
-            "scored, how often both put a pair, or node, that is drawn at random on the same side."
+            description="Share of nodes on which its answers were those of the most accurate variant, each variant's "
+            "of the nodes that it answered; where links are scored, how often both put a pair, or node, that is drawn "
+            "at random on the same side."
         ),
     ] = None
     is_broken: Annotated[
@@ -169,12 +171,16 @@ class InputDrift(msgspec.Struct, frozen=True, rename="camel"):
 class AccuracyAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """Accuracy in service of the revision that answers, on this worker."""
 
-    service: str
-    revision: str
-    waiting: Annotated[int, Meta(description="Labels that no variant was evaluated on yet.")]
-    window: Annotated[int, Meta(description="Most nodes of a window.")]
-    reference: Annotated[str, Meta(description="The most accurate variant that answers, which computes answers again.")]
-    variants: tuple[VariantAccuracy, ...]
+    service: Annotated[str, Meta(description="Name of the service.")]
+    revision: Annotated[str, Meta(description="The revision that answers.")]
+    waiting: Annotated[int, Meta(description="Labels that some variant is still to be evaluated on.")]
+    window: Annotated[
+        int, Meta(description="Most labelled nodes, or links, that `labels` and `agreement` are of: the last.")
+    ]
+    reference: Annotated[
+        str, Meta(description="The most accurate variant that answers, by the profile; it computes answers again.")
+    ]
+    variants: Annotated[tuple[VariantAccuracy, ...], Meta(description="The variants that answer.")]
     inputs: Annotated[
         tuple[InputDrift, ...],
         Meta(description="Columns of the features that requests bring whose means have moved, at most five."),

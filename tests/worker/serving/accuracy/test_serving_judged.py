@@ -136,3 +136,31 @@ def test_another_metric_than_accuracy_is_not_judged_by_labels() -> None:
     tally = tally_of(msgspec.structs.replace(TRADE_OFF, metric="rocAuc"))
     tally.add_labels({name: np.ones(2000) for name in ("x1", "x4", "x8")}, np.ones(2000, bool))
     assert tally.losses() == {}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_variants_stand_beside_each_other_by_the_same_labels(seed: int) -> None:
+    """Labels sorted by class: each variant falls where its own hard classes come, or never."""
+    draw = np.random.default_rng(seed)
+    tally = tally_of(msgspec.structs.replace(TRADE_OFF, validation_nodes=1000, test_nodes=1000))
+    for share in np.repeat(draw.permutation([1.0, 0.95, 0.9, 0.3]), 3):
+        rights = {"x1": 0.9, "x4": 0.9 if draw.random() < 0.5 else share, "x8": share}
+        tally.add_labels(
+            {name: (draw.random(100) < each).astype(float) for name, each in rights.items()}, np.ones(100, bool)
+        )
+        figures = tally.figures()
+        assert len({each.labels.nodes for each in figures if each.labels is not None}) == 1
+        broken = [each for each in figures if each.is_broken]
+        for each in broken[:1]:
+            assert any(one.labels is not None and one.labels.high < (one.promised or 0) for one in broken), each
+
+
+def test_a_fall_of_one_variant_is_shown_since_it_began_and_the_others_beside_it() -> None:
+    tally = tally_of(msgspec.structs.replace(TRADE_OFF, validation_nodes=1000, test_nodes=1000))
+    for has_fallen in (False, True):
+        for _ in range(20):
+            x4 = np.arange(50) % 2 if has_fallen else np.ones(50)
+            tally.add_labels({"x1": np.ones(50), "x4": x4.astype(float), "x8": np.ones(50)}, np.ones(50, bool))
+    shown = {each.name: each.labels for each in tally.figures()}
+    assert {share.nodes for share in shown.values() if share is not None} == {1000}
+    assert {name: share.mean for name, share in shown.items() if share is not None} == {"x1": 1.0, "x4": 0.5, "x8": 1.0}

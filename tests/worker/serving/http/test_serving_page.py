@@ -346,4 +346,4 @@ def test_the_page_shows_accuracy_in_service_beside_the_profile(tab: Browser, tmp
         assert answer.json()["accepted"] == 40
         tab.open(url + "/")
         tab.wait_for("document.querySelector('#rows').textContent.includes('75.0 (')")
-        assert "of 40 labelled nodes" in str(tab.evaluate("document.querySelector('#rows td[title]').title"))
+        assert "In service: by the last 40 labels that clients sent, the same for all;" in tab.text("#caption")

@@ -37,7 +37,9 @@ def collect_accuracy(watch: AccuracyWatch, service: str, created_s: float) -> It
         labels=("service", "variant", "bound"),
     )
     nodes = GaugeMetricFamily(
-        "gnnserve_live_accuracy_nodes", "Labelled nodes in the window.", labels=("service", "variant")
+        "gnnserve_live_accuracy_nodes",
+        "Labelled nodes that it is of, the same for all variants.",
+        labels=("service", "variant"),
     )
     broken = GaugeMetricFamily(
         "gnnserve_accuracy_broken",

@@ -6,11 +6,11 @@ It is pure: how right a variant was of each labelled item is an argument, and wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gnnserve_api.confidence_sequence import CHANCE, SlidingMean, StatedAccuracy
+from gnnserve_api.confidence_sequence import CHANCE, SlidingMean, StatedAccuracy, WindowMean
 from gnnserve_api.files.profile import Metric, Profile, VariantProfile
 from gnnserve_api.http.live_accuracy import ObservedShare, VariantAccuracy
 from gnnserve_api.tiers import most_accurate, points_of
@@ -57,17 +57,37 @@ class Tally:
         self._agreement[variant].add(float(values.sum()), len(values))
 
     def figures(self) -> tuple[VariantAccuracy, ...]:
-        return tuple(self._figure(name) for name in self._promises)
+        """The variants beside each other: all by the same labels."""
+        promises = {name: self._promised(name) for name in self._promises}
+        windows = {name: stream.windows for name, stream in self._labels.items()}
+        place = _common_window(promises, windows)
+        return tuple(self._figure(name, promise, windows[name][place]) for name, promise in promises.items())
 
-    def _figure(self, name: str) -> VariantAccuracy:
-        promise, labels, held_out = self._promises[name], self._labels[name], self._held_out[name]
+    def _promised(self, name: str) -> StatedAccuracy | None:
+        promise, held_out = self._promises[name], self._held_out[name]
         if promise is None and len(held_out):
-            promise = StatedAccuracy(float(held_out.mean()), len(held_out), len(self._promises))
-        found, agreement = _observed(labels), _observed(self._agreement[name])
+            return StatedAccuracy(float(held_out.mean()), len(held_out), len(self._promises))
+        return promise
+
+    def _figure(self, name: str, promise: StatedAccuracy | None, labels: WindowMean) -> VariantAccuracy:
+        found, agreement = _observed(labels), _observed(self._agreement[name].recent)
         if promise is None:
             return VariantAccuracy(name, labels=found, agreement=agreement)
-        is_broken = promise.is_broken_by(labels)
+        is_broken = promise.is_broken_by(self._labels[name])
         return VariantAccuracy(name, promise.accuracy, promise.nodes, found, agreement, is_broken)
+
+
+def _common_window(promises: Mapping[str, StatedAccuracy | None], windows: Mapping[str, Sequence[WindowMean]]) -> int:
+    """Place of the window that all variants are told by: that which shows the most promises broken, then that whose
+    intervals end lowest together. So a fall is seen soon, and variants whose falls differ are still compared on the
+    same labels: those since one's fall may be harder for all."""
+    stated = {name: promise.interval.low for name, promise in promises.items() if promise is not None}
+
+    def rank(place: int) -> tuple[int, float]:
+        ends = {name: of_one[place].interval.high for name, of_one in windows.items()}
+        return -sum(ends[name] < low for name, low in stated.items()), sum(ends.values())
+
+    return min(range(min(map(len, windows.values()))), key=rank)
 
 
 class Losses:
@@ -116,8 +136,7 @@ def _stream(promise: StatedAccuracy | None, comparisons: int) -> SlidingMean:
     return StatedAccuracy(0.0, 0, comparisons).stream() if promise is None else promise.stream()
 
 
-def _observed(stream: SlidingMean) -> ObservedShare | None:
-    if not stream.count:
+def _observed(window: WindowMean) -> ObservedShare | None:
+    if not window.count:
         return None
-    recent = stream.recent
-    return ObservedShare(recent.mean, recent.interval.low, recent.interval.high, recent.count)
+    return ObservedShare(window.mean, window.interval.low, window.interval.high, window.count)
