@@ -207,6 +207,11 @@ class VariantPoint:
         )
 
     @property
+    def reads_edges(self) -> bool:
+        """Whether each answer rests on neighbours, drawn or in rows. Those of a cascade do where the stage's do."""
+        return self.hops is not HopAxis.OWN_ROW and self.network is not NetworkAxis.CASCADE
+
+    @property
     def has_all_channels(self) -> bool:
         """Whether its network has all hidden channels of the model's."""
         return self.channels is ChannelAxis.ALL

@@ -27,7 +27,11 @@ class ExplainRequest(
         ),
     ] = 25
     variant: Annotated[
-        str | None, Meta(description="The variant that is explained; absent: the most accurate one that can be.")
+        str | None,
+        Meta(
+            description="The variant that is explained, of a cascade its most accurate stage that reads edges; absent: "
+            "the most accurate variant that can be."
+        ),
     ] = None
     pair: Annotated[
         tuple[Id, Id] | UnsetType,
@@ -45,7 +49,8 @@ class Neighbour(msgspec.Struct, frozen=True, rename="camel"):
         float | UnsetType,
         Meta(
             description="How much the probability of the node's class, or of the link, falls where the edge is left "
-            "out; negative where it rises. Absent where the answer has `unexplained`."
+            "out; negative where it rises, and 0 within the rounding of scores. Absent where the answer has "
+            "`unexplained`."
         ),
     ] = UNSET
     label: Annotated[
@@ -97,12 +102,12 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ] = UNSET
     score: Annotated[float | UnsetType, Meta(description="The score of the pair, with every edge.")] = UNSET
-    variant: str | UnsetType = UNSET
+    variant: Annotated[str | UnsetType, Meta(description="The variant whose answer is explained.")] = UNSET
     relations: Annotated[
         tuple[ReadRelation, ...] | UnsetType,
         Meta(description="What nodes of its type read, in a graph of several types."),
     ] = UNSET
     unexplained: Annotated[
         str | UnsetType,
-        Meta(description="Why neighbours have no influence: there is no answer that could rest on them."),
+        Meta(description="Why neighbours are told without influence: no answer could rest on them."),
     ] = UNSET

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.support.generation.learning import labels_of
 from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
 from tests.support.overlays.overlays import arrange_overlay
+from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import POINTS
@@ -290,3 +292,38 @@ def test_a_damaged_cascade_is_told(manifest: RevisionManifest) -> None:
     assert cascade_misfit(cascade, manifest.variants) is None
     assert "has no variant 'x9'" in str(cascade_misfit(msgspec.structs.replace(cascade, then="x9"), manifest.variants))
     assert "temperature 0" in str(cascade_misfit(msgspec.structs.replace(cascade, temperature=0), manifest.variants))
+
+
+# --- what an answer rests on
+
+
+@pytest.mark.parametrize(
+    ("named", "explained"),
+    [(MLP0, "projected"), ("x1", "x1"), (None, {"x1", "x1-int8", "projected", "projected-int8"}), ("mlp0", None)],
+)
+def test_what_is_explained_reads_edges(
+    loaded: LoadedRevision, named: str | None, explained: str | set[str] | None
+) -> None:
+    """Also where a cascade is the most accurate: its first stage is sure of most nodes, and reads no edge."""
+    best = [
+        msgspec.structs.replace(each, validation_accuracy=1.0) if each.name in {MLP0, "mlp0"} else each
+        for each in loaded.manifest.profile.variants
+    ]
+    profile = msgspec.structs.replace(loaded.manifest.profile, variants=tuple(best))
+    served = served_revision(replace(loaded, manifest=msgspec.structs.replace(loaded.manifest, profile=profile)))
+
+    async def ask() -> dict[str, Any]:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(served)
+            body = {"node": 3} if named is None else {"node": 3, "variant": named}
+            told: dict[str, Any] = (await client.http.post("/v1/explain", json=body)).json()
+            return told
+
+    told = asyncio.run(ask())
+    influences = [abs(each.get("influence", 0)) for each in told["neighbours"]]
+    if explained is None:
+        assert told["unexplained"] == "variant mlp0 reads no edges: name another one, or none"
+        assert "variant" not in told and not any("influence" in each for each in told["neighbours"])
+    else:
+        assert told["variant"] in (explained if isinstance(explained, set) else {explained})
+        assert max(influences) > 1e-4

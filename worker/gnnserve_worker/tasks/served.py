@@ -72,6 +72,17 @@ class Items(Protocol):
         items are the nodes."""
 
 
+_ROUNDING_STEPS = 8
+"""Steps of float32 that sums over other lists, in another order, are off by."""
+
+
+def rounding_of(scores: np.ndarray) -> float:
+    """How far a probability moves at most where its scores, float32, are sums in another order. A score moves by steps
+    of the largest one, or of 1, and a probability by no more than its scores."""
+    largest = float(np.abs(scores).max(initial=1.0))
+    return _ROUNDING_STEPS * float(np.finfo(np.float32).eps) * largest
+
+
 class ExplainedScores(Protocol):
     """An answer about one node, or about a pair of them, of which it is told what it rests on. `answers`: of each of
     these nodes, computed by itself."""
@@ -84,6 +95,9 @@ class ExplainedScores(Protocol):
         """The column of the scores that is explained, such as that of the class with the highest one."""
 
     def probability(self, answers: Sequence[ScoredNodes], column: int) -> float: ...
+
+    def rounding(self, answers: Sequence[ScoredNodes]) -> float:
+        """How far the probability moves at most where scores are rounded otherwise (`rounding_of`)."""
 
     def told(self, answers: Sequence[ScoredNodes], column: int) -> Mapping[str, Any]:
         """Members of `ExplainAnswer` about it, beside its probability."""

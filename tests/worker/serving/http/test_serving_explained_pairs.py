@@ -160,5 +160,6 @@ def test_where_no_variant_gives_embeddings_of_what_requests_bring_neighbours_are
     (response,) = ask(revision, {"pair": [17, 3], "count": 2})
     assert response.status_code == 200, response.text
     told = response.json()
-    assert told["unexplained"] == ("no variant answers requests with an overlay and embeddings, which influences take")
+    why = "no variant that reads edges answers requests with an overlay and embeddings, which influences take"
+    assert told["unexplained"] == why
     assert len(told["neighbours"]) == 2 and all("influence" not in one for one in told["neighbours"])

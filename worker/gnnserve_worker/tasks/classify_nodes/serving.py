@@ -35,7 +35,7 @@ from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.embedded import MissingEmbeddings, missing_embeddings
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
-from gnnserve_worker.tasks.served import AskedItems, ScoredNodes
+from gnnserve_worker.tasks.served import AskedItems, ScoredNodes, rounding_of
 from gnnserve_worker.tasks.served_labels import MEAN_OVER_NODES, NOTHING_HELD_OUT, HeldOutNodes
 
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
@@ -72,6 +72,10 @@ class ClassScores:
             return float(1 / (1 + np.exp(-scores[column])))
         shifted = np.exp(scores - scores.max())
         return float(shifted[column] / shifted.sum())
+
+    def rounding(self, answers: Sequence[ScoredNodes]) -> float:
+        (answer,) = answers
+        return rounding_of(answer.scores)
 
 
 def _decisive_scores(thresholds: Mapping[str, np.ndarray], variant: str, scores: np.ndarray) -> np.ndarray:

@@ -47,7 +47,7 @@ from gnnserve_worker.tasks.score_links.published import PublishedLinks, link_par
 from gnnserve_worker.tasks.score_links.recommending import BestPairs, BestPairsOfTypes
 from gnnserve_worker.tasks.score_links.served_labels import LinkLabels, NoNodeLabels
 from gnnserve_worker.tasks.score_links.tensors import PairTensors
-from gnnserve_worker.tasks.served import AskedItems, ScoredNodes, TaskItems
+from gnnserve_worker.tasks.served import AskedItems, ScoredNodes, TaskItems, rounding_of
 
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
     IdForm.INTEGERS: decoding.decoder(PairsRequest[int]),
@@ -71,6 +71,9 @@ class PairScore:
 
     def probability(self, answers: Sequence[ScoredNodes], column: int) -> float:
         return float(self.links.probabilities(answers[0].variant, self._score(answers))[0])
+
+    def rounding(self, answers: Sequence[ScoredNodes]) -> float:
+        return rounding_of(self._score(answers))
 
     def told(self, answers: Sequence[ScoredNodes], column: int) -> Mapping[str, Any]:
         return {"score": float(self._score(answers)[0])}

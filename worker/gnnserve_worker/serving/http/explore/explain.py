@@ -5,7 +5,9 @@ out in turn. So nothing but the edge differs between two answers, and the engine
 prediction, with the draws of one seed. A draw is of places in a list, so that a list which is not read whole keeps its
 length: the neighbour beside the one that is left out stands there, too, and one that is not drawn has no influence. In
 a shorter list others would be drawn, and what they change be told of the edge. Of a pair each node is computed by
-itself, and the score is made of both. Of a node that has no answer, its neighbours are told alone.
+itself, and the score is made of both. Of a node that has no answer, its neighbours are told alone, and so they are
+where the variant that is named reads no edges. A cascade answers by one stage or the other, as sure as the first is:
+the stage that reads edges is explained in its place.
 
 What is explained is one node or two, the nodes that each reads, and the same node without one of them
 (`ExplainedNode`). Nodes of any type may be looked at, so that people find their way from one to the next; only those
@@ -26,7 +28,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from gnnserve_api import decoding
-from gnnserve_api.families import Capabilities
+from gnnserve_api.families import point_of
 from gnnserve_api.files.profile import VariantProfile
 from gnnserve_api.http.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, Neighbour, TypedExplainRequest
 from gnnserve_worker.asking.body_form import BodyForm, decode_body
@@ -91,8 +93,6 @@ def explanation_of(nodes: Sequence[ExplainedNode], revision: ServedRevision) -> 
         if isinstance(stand_in, str):
             return stand_in
         stand_ins.append(stand_in)
-    if not _able(scores.outputs, revision):
-        return f"no variant answers requests with {_needed(scores.outputs, revision).in_words()}, which influences take"
     return Explanation(scores, tuple(stand_ins))
 
 
@@ -144,18 +144,18 @@ async def explain(body: bytes, lane: Lane, model: ServedModel) -> ExplainAnswer 
     nodes = nodes_of(request, revision)
     explained = explanation_of(nodes, revision)
     edges = list(islice(_in_turns(nodes), request.count))
-    if isinstance(explained, str):
+    variant = explained if isinstance(explained, str) else _variant_of(request, explained.scores.outputs, revision)
+    if isinstance(explained, str) or isinstance(variant, str):
         untold: list[float | UnsetType] = [UNSET] * len(edges)
-        return _answer(nodes, _neighbours(nodes, edges, untold, revision), revision, unexplained=explained)
-    variant = _variant_of(request, explained.scores.outputs, revision)
-    found = await _influences(model, lane, variant, nodes, explained, edges)
+        return _answer(nodes, _neighbours(nodes, edges, untold, revision), revision, unexplained=variant)
+    found = await _influences(model, lane, variant.name, nodes, explained, edges)
     if not isinstance(found, _Influences):
         return found
     order = sorted(range(len(edges)), key=lambda place: -abs(found.of_edges[place]))
     neighbours = _neighbours(
         nodes, [edges[place] for place in order], [found.of_edges[place] for place in order], revision
     )
-    return _answer(nodes, neighbours, revision, variant=variant, **found.told)
+    return _answer(nodes, neighbours, revision, variant=variant.name, **found.told)
 
 
 def _in_turns(nodes: Sequence[ExplainedNode]) -> Iterator[_Edge]:
@@ -198,21 +198,20 @@ async def _influences(
             lane = present
         asked = (ask(edge.end, _left_out(lists[edge.end], edge, drawn)) for edge in edges[start : start + at_once])
         parts += await asyncio.gather(*asked)
-    probability, found = scores.probability(whole, column), list[float]()
+    probability, rounding, found = scores.probability(whole, column), scores.rounding(whole), list[float]()
     for edge, part in zip(edges, parts, strict=True):
         if not isinstance(part, Answer):
             return part
         without = [part if end == edge.end else one for end, one in enumerate(whole)]
-        found.append(probability - scores.probability(without, column))
+        influence = probability - scores.probability(without, column)
+        found.append(influence if abs(influence) > rounding else 0.0)
     return _Influences({"probability": probability, **scores.told(whole, column)}, found)
 
 
 def _most_drawn(variant: str, revision: ServedRevision) -> float:
-    """Most neighbours that a variant draws of a list of the node that is asked about, the fewest of what it consists
-    of; infinite where it reads lists whole, or none."""
-    manifest = revision.manifest
-    stages = {one.name: (one.first, one.then) for one in manifest.cascades}.get(variant, (variant,))
-    read = [one for one in manifest.variants if one.name in stages]
+    """Most neighbours that a variant draws of a list of the node that is asked about; infinite where it reads lists
+    whole, or none."""
+    read = [one for one in revision.manifest.variants if one.name == variant]
     by_hop = [fanouts for one in read for fanouts in (one.relation_fanouts or (one.fanouts,))]
     return min((fanouts[0] for fanouts in by_hop if fanouts and fanouts[0] > 0), default=math.inf)
 
@@ -292,17 +291,19 @@ def _read(body: bytes, revision: ServedRevision) -> ExplainRequest[Any]:
     return request
 
 
-def _variant_of(request: ExplainRequest[Any], outputs: tuple[str, ...], revision: ServedRevision) -> str:
+def _variant_of(
+    request: ExplainRequest[Any], outputs: tuple[str, ...], revision: ServedRevision
+) -> VariantProfile | str:
+    """The most accurate variant that reads edges, of those that can be asked about a node with other lists; a text: why
+    there is none. Raises RequestError: the request names one that does not exist, or cannot be asked so."""
+    needed = replace(revision.changes.needed, overlay=True, embeddings="embeddings" in outputs)
+    able = [each for each in revision.manifest.profile.variants if revision.capabilities[each.name].cover(needed)]
     if request.variant is not None:
-        return check_variant(request.variant, outputs, True, revision, "variant")
-    return max(_able(outputs, revision), key=lambda each: each.validation_accuracy).name
-
-
-def _needed(outputs: tuple[str, ...], revision: ServedRevision) -> Capabilities:
-    return replace(revision.changes.needed, overlay=True, embeddings="embeddings" in outputs)
-
-
-def _able(outputs: tuple[str, ...], revision: ServedRevision) -> list[VariantProfile]:
-    """Variants that can be asked about a node with other lists."""
-    needed = _needed(outputs, revision)
-    return [each for each in revision.manifest.profile.variants if revision.capabilities[each.name].cover(needed)]
+        named = check_variant(request.variant, outputs, True, revision, "variant")
+        stages = {one.name: (one.first, one.then) for one in revision.manifest.cascades}.get(named, (named,))
+        able = [each for each in able if each.name in stages]
+    if reading := [each for each in able if point_of(each).reads_edges]:
+        return max(reading, key=lambda each: each.validation_accuracy)
+    if request.variant is not None:
+        return f"variant {request.variant} reads no edges: name another one, or none"
+    return f"no variant that reads edges answers requests with {needed.in_words()}, which influences take"
