@@ -165,6 +165,11 @@ def test_of_several_types_variants_of_products_are_named_and_pruned_ones_of_list
         "list of factors; list others, as [1, 4, 16], or set variants.pruning.choice to Auto, which makes those that "
         "pay\n"
     ) in validated("factors: [1, 2, 4, 8]").stderr
+    assert (
+        "note: spec.variants.pruning.factors changes nothing: spec.graph.source.typed makes no x1 alone, since "
+        "projected computes the same; list others beside, as [1, 4]\n"
+    ) in validated("factors: [1]").stderr
+    assert "changes nothing" not in validated("factors: [1, 4]").stderr
     assert "source         2 types, users.csv …, 1 relation\n" in understood
     told = "variants       projected, of products of each relation; stored1, of layers computed ahead of time\n"
     assert told in understood
@@ -186,6 +191,35 @@ def test_stored_layers_and_networks_with_fewer_channels_are_named(tmp_path: Path
     understood = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"}).output
     assert "; stored1, stored2, of layers computed ahead of time;" in understood
     assert "channels2, channels4-projected, of fewer hidden channels" in understood
+
+
+@pytest.mark.parametrize(
+    ("model", "variants", "listed", "optional"),
+    [
+        (
+            "{layers: [{conv: GCN, width: 16}, {conv: GCN}], fanouts: [-1, -1]}",
+            "{storage: [float32, int8], channels: [{factor: 4, table: Projected}], pruning: {factors: [1]}}",
+            ["x1", "x1-int8", "channels4-projected", "channels4-projected-int8"], ["projected", "projected-int8"],
+        ),
+        (
+            "{fanouts: [10, 5]}", "{pruning: {factors: [1]}, fanouts: [[5, 5]]}",
+            ["x1", "x1-f5x5"], ["projected", "projected-f5x5"],
+        ),
+        ("{}", "{pruning: {factors: [1]}, projection: Disabled}", ["x1"], []),
+    ],
+)  # fmt: skip
+def test_every_name_of_a_variant_is_told(
+    tmp_path: Path, model: str, variants: str, listed: list[str], optional: list[str]
+) -> None:
+    """What generation makes of them is held against the same names by tests/matrix and the examples in a cluster."""
+    manifest, text = tmp_path / "m.yaml", DIGITS.read_text()
+    manifest.write_text(f"{text[: text.index('  model:')]}  model: {model}\n  variants: {variants}\n")
+    told = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"})
+    rows = {name: ", ".join(names) for name, names in (("names", listed), ("optional", optional)) if names}
+    found = dict(line.split(maxsplit=1) for line in told.output.splitlines())
+    assert {name: found.get(name) for name in ("names", "optional") if name in found} == rows
+    as_json = json.loads(CliRunner().invoke(app, ["validate", str(manifest), "--json"]).stdout)
+    assert as_json["variants"] == {"listed": listed, "optional": optional}
 
 
 SHOP = """\

@@ -25,6 +25,7 @@ from safetensors.numpy import load_file
 from tests.matrix.cells import Cell, fields_of
 from tests.matrix.columns import MOST_NEIGHBOURS, Column
 from tests.support.changes.living import ROOM_BYTES, write_and_apply
+from tests.support.generation.names import assert_named
 from tests.support.generation.same_weights import KeptWeights
 from tests.support.serving.following_index import followed
 from tests.support.serving.grpc_worker import listening
@@ -231,6 +232,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray, about: str, close: flo
 
 async def ask_scene(scene: Scene) -> None:
     """Everything that is asked of a service of its manifest."""
+    assert_named(scene.service.spec, scene.manifest)
     opened = scene.open(scene.manifest.revision)
     if not scene.service.spec.variants.is_searched:
         assert not {*opened.answering}.intersection(scene.service.spec.standing_variants())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from gnnserve_api.manifest import (
     split_documents,
 )
 from gnnserve_api.spec.heterogeneous_rules import reads_products
-from gnnserve_api.spec.made_variants import made_variants, search_space, why_no_fewer_columns
+from gnnserve_api.spec.made_variants import made_variants, search_space, why_no_factors
 from gnnserve_api.spec.model import Model, says_hops
 from gnnserve_api.spec.paths import DataPath, DataVolume, PathBase, hub_paths_of, paths_of, resolve
 from gnnserve_api.spec.pool import GNNWorkerPool
@@ -68,6 +68,7 @@ class CheckedDocument:
                 }
                 for one in paths_of(self.service.spec)
             ],
+            "variants": _names(self.service.spec),
             "fetched": [{"field": one.field, "written": one.value.written} for one in hub_paths_of(self.service.spec)],
             "spec": self.service.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
         }
@@ -202,6 +203,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
             "; ".join(_listed(spec))
             + "".join(f"; each with fan-outs {', '.join(map(str, fewer))} as well" for fewer in spec.variants.fanouts),
         ),
+        *_name_facts(spec),
         ("tables", _tables(made_variants(spec))),
         ("objective", ", ".join(wanted) or "none: the most accurate variant answers"),
         ("device", _device(spec.worker)),
@@ -247,6 +249,22 @@ def _listed(spec: GNNServiceSpec) -> Iterator[str]:
         yield f"{', '.join(variants.one_row_names())}, of one row per node"
     if variants.cascades:
         yield f"{', '.join(f'{one.first} then {one.then}' for one in variants.cascades)}, cascades"
+
+
+def _names(spec: GNNServiceSpec) -> dict[str, Sequence[str]]:
+    """Names of variants: of those that every revision has, and of those that one may have."""
+    listed = spec.certain_variants()
+    return {"listed": listed, "optional": [name for name in spec.possible_variants() if name not in listed]}
+
+
+def _name_facts(spec: GNNServiceSpec) -> Iterator[tuple[str, str]]:
+    """Rows of all names in all storages; none where it is searched for which there are."""
+    if not spec.variants.is_searched:
+        names = _names(spec)
+        if names["listed"]:
+            yield "names", ", ".join(names["listed"])
+        if names["optional"]:
+            yield "optional", ", ".join(names["optional"])
 
 
 def _tables(variants: Variants) -> str:
@@ -295,7 +313,7 @@ def _unread_of_variants(variants: Variants) -> Iterator[tuple[str, str]]:
 
 
 def _unread_factors(spec: GNNServiceSpec) -> Iterator[tuple[str, str]]:
-    pruning, why = spec.variants.pruning, why_no_fewer_columns(spec)
+    pruning, why = spec.variants.pruning, why_no_factors(spec)
     if why and not spec.variants.is_searched and "factors" in pruning.model_fields_set:
         yield "variants.pruning.factors", why
 

@@ -42,8 +42,8 @@ class _ModelKind:
     """The listed variants that are made."""
     space: Callable[[_Spec, tuple[int, ...]], SearchSpace]
     """What a search tries. The second argument: factors of columns, where networks read columns of features."""
-    whole_rows: Callable[[_Spec], str] = lambda spec: ""
-    """Why no variant reads fewer columns than others, as a clause about fields of the spec; empty: some may."""
+    unread_factors: Callable[[_Spec], str] = lambda spec: ""
+    """Why no variant is made of the listed factors, as a clause about fields of the spec; empty: some are."""
 
 
 def made_variants(spec: _Spec) -> Variants:
@@ -51,10 +51,10 @@ def made_variants(spec: _Spec) -> Variants:
     return _kind_of(spec).made(spec)
 
 
-def why_no_fewer_columns(spec: _Spec) -> str:
-    """Why nothing is made of spec.variants.pruning.factors above 1, as a clause about fields of the spec; empty: they
-    are made, or there are none."""
-    return _kind_of(spec).whole_rows(spec) if max(spec.variants.pruning.factors, default=1) > 1 else ""
+def why_no_factors(spec: _Spec) -> str:
+    """Why nothing is made of spec.variants.pruning.factors, as a clause about fields of the spec; empty: variants are,
+    or there are none."""
+    return _kind_of(spec).unread_factors(spec) if spec.variants.pruning.factors else ""
 
 
 def search_space(spec: _Spec, factors: tuple[int, ...] = SEARCHED_FACTORS) -> SearchSpace:
@@ -76,14 +76,14 @@ def _variants_of_whole_rows(spec: _Spec) -> Variants:
 def _variants_of_listed(spec: _Spec) -> Variants:
     """Variants of listed layers: x1, those of fewer columns that a list asks for, which need networks of their own, and
     those that channels are pruned of, and products that are made of each node alone."""
-    listed = () if spec.variants.is_searched or _whole_rows_of_listed(spec) else spec.variants.pruning.factors
+    listed = () if spec.variants.is_searched or _unread_of_listed(spec) else spec.variants.pruning.factors
     factors = tuple(sorted({1, *listed, *_pruned_of_channels(spec)}))
     pruning = spec.variants.pruning.model_copy(update={"factors": factors})
     return spec.variants.model_copy(update={"pruning": pruning})
 
 
-def _whole_rows_of_listed(spec: _Spec) -> str:
-    """As of `_whole_rows_of_products`."""
+def _unread_of_listed(spec: _Spec) -> str:
+    """As of `_unread_of_products`."""
     return _none_of_default_list(spec, {1, *spec.variants.pruning.factors}, "model.layers")
 
 
@@ -108,16 +108,23 @@ def _variants_of_products(spec: _Spec) -> Variants:
     of their own, those of a list that asks for fewer columns, and those that channels are pruned of; where links are
     scored, what the last layer gives is always stored, a row for each node."""
     listed = () if spec.variants.is_searched else spec.variants.pruning.factors
-    is_made = max(listed, default=1) > 1 and not _whole_rows_of_products(spec)
+    is_made = max(listed, default=1) > 1 and not _unread_of_products(spec)
     factors = tuple(factor for factor in listed if is_made or factor in _pruned_of_channels(spec))
     pruning = spec.variants.pruning.model_copy(update={"factors": factors})
     stored = spec.task.asked().stored_layers(spec.variants.stored, len(spec.model.fanouts))
     return spec.variants.model_copy(update={"pruning": pruning, "stored": stored})
 
 
-def _whole_rows_of_products(spec: _Spec) -> str:
+def _unread_of_products(spec: _Spec) -> str:
     """Reason why factors make no variants; empty: they make some."""
+    if spec.variants.pruning.factors == (1,) and 1 not in _pruned_of_channels(spec):
+        return "graph.source.typed makes no x1 alone, since projected computes the same; list others beside, as [1, 4]"
     return _none_of_default_list(spec, spec.variants.pruning.factors, "graph.source.typed")
+
+
+def _unread_of_whole_rows(why: str) -> Callable[[_Spec], str]:
+    """Reason of models whose rows are read whole: factors above 1 make nothing."""
+    return lambda spec: why if max(spec.variants.pruning.factors) > 1 else ""
 
 
 # --- what a search tries
@@ -187,17 +194,17 @@ def _space_of_rows(spec: _Spec, factors: tuple[int, ...]) -> SearchSpace:
 
 _KINDS = (
     _ModelKind(
-        lambda spec: spec.model.layers is not None, _variants_of_listed, _space_of_listed, _whole_rows_of_listed
+        lambda spec: spec.model.layers is not None, _variants_of_listed, _space_of_listed, _unread_of_listed
     ),
     _ModelKind(
         lambda spec: spec.model.is_program, _variants_of_whole_rows, _space_of_program,
-        lambda spec: "model.program reads all columns of a row",
+        _unread_of_whole_rows("model.program reads all columns of a row"),
     ),
     _ModelKind(
         lambda spec: spec.model.learns_embeddings, _variants_of_whole_rows, _space_of_embeddings,
-        lambda spec: "model.architecture LightGCN reads embeddings, and no columns",
+        _unread_of_whole_rows("model.architecture LightGCN reads embeddings, and no columns"),
     ),
-    _ModelKind(reads_products, _variants_of_products, _space_of_products, _whole_rows_of_products),
+    _ModelKind(reads_products, _variants_of_products, _space_of_products, _unread_of_products),
     _ModelKind(lambda spec: True, lambda spec: spec.variants, _space_of_rows),
 )  # fmt: skip
 """Listed layers; programs; embeddings of nodes; networks that read products of each relation; networks that read

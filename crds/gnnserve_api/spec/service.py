@@ -234,9 +234,12 @@ class GNNServiceSpec(ApiModel):
         """Variants that `routing` names and that generation may leave out. With `revision` nothing is generated."""
         if self.revision is not None:
             return ()
-        certain = () if self.variants.is_searched else made_variants(self).listed_names()
-        uncertain = {*self.possible_variants()}.difference(certain)
+        uncertain = {*self.possible_variants()}.difference(self.certain_variants())
         return tuple(name for name in self.routing.named_variants if name in uncertain)
+
+    def certain_variants(self) -> tuple[str, ...]:
+        """Names among `possible_variants` of those that every revision has; none of a search."""
+        return () if self.variants.is_searched else made_variants(self).listed_names()
 
     def possible_variants(self) -> tuple[str, ...]:
         """All variants that a revision may have."""

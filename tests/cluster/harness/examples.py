@@ -31,6 +31,7 @@ from tests.cluster.harness.components import REPOSITORY
 from tests.cluster.harness.installation import MIRROR_PORT, SYSTEM_NAMESPACE
 from tests.cluster.harness.pods import python_pod
 from tests.cluster.harness.services import Service
+from tests.support.generation.names import assert_named
 from tests.support.graphs.published import ogb_files, sample
 from tests.support.pages.pages import code_blocks, read_page, section
 from typer.testing import CliRunner
@@ -38,6 +39,8 @@ from typer.testing import CliRunner
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.main import app
+from gnnserve_worker.generation.pipeline import find
+from gnnserve_worker.repository.repository import Repository
 
 EXAMPLES = REPOSITORY / "examples"
 MAKERS = ("spam/reviews.py", "given-variants/make.py")
@@ -199,6 +202,10 @@ def served_here(examples: Iterable[Example], folder: Path) -> Iterator[dict[str,
     for example in examples:
         done = CliRunner().invoke(app, ["generate", str(example.manifest), *repository], env=said)
         assert done.exit_code == 0, done.output
+        about = example.service.metadata
+        generated = find(example.service, Repository(folder / "repository", about.namespace, about.name))
+        assert generated is not None, example.name
+        assert_named(example.service.spec, generated)
     manifests = [str(example.manifest) for example in examples]
     command = (sys.executable, "-m", "gnnserve_cli", "serve", *manifests, *repository, "--port", "0")
     with subprocess.Popen(command, env=os.environ | said, stdout=subprocess.PIPE, text=True) as process:

@@ -28,7 +28,7 @@ from tests.support.serving.secured_worker import started
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.repository import PRODUCTS_SCHEMA_VERSION, RevisionManifest
-from gnnserve_api.spec.made_variants import why_no_fewer_columns
+from gnnserve_api.spec.made_variants import why_no_factors
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.revision import load_revision
@@ -309,7 +309,7 @@ def test_the_default_list_of_factors_makes_nothing(given: Given) -> None:
     assert [one.name for one in given.generate().variants] == ["x1"]
     service = given.service(variants={"pruning": {"factors": [2, 4, 8]}, "projection": "Disabled"})
     assert service.spec.possible_variants() == ("x1",)
-    assert why_no_fewer_columns(service.spec).startswith("model.layers makes no variants of the default list")
+    assert why_no_factors(service.spec).startswith("model.layers makes no variants of the default list")
 
 
 def test_factors_that_leave_no_column_are_refused(given: Given) -> None:
