@@ -39,6 +39,8 @@ class Applied:
     """Edges that changed nothing: they were there, or were not."""
     repeated: int = 0
     """Batches that the server had from an earlier run."""
+    both_ways: int = 0
+    """New edges that a batch had the other way too, each of which counts twice."""
     last_offset: int = 0
     """Offset of the last batch; 0 where all of them are compacted away. `min_offset` of a prediction takes it."""
 
@@ -48,6 +50,7 @@ class Applied:
             self.changes + answer.changes,
             self.unchanged + answer.unchanged,
             self.repeated + answer.repeated,
+            self.both_ways + (answer.both_ways or 0),
             max(self.last_offset, answer.offset),
         )
 

@@ -138,7 +138,7 @@ def test_a_parquet_file_says_what_is_an_integer(tmp_path: Path) -> None:
     told = json.loads(result.stdout)
     assert told == {
         "client": f"loader-{digest_of(path)[0][:16]}-1000", "batches": 1, "changes": 3, "unchanged": 1, "repeated": 0,
-        "lastOffset": 1,
+        "bothWays": 0, "lastOffset": 1,
     }  # fmt: skip
 
 

@@ -198,6 +198,7 @@ def _fields(sent: Applied) -> dict[str, int]:
         "changes": sent.changes,
         "unchanged": sent.unchanged,
         "repeated": sent.repeated,
+        "bothWays": sent.both_ways,
         "lastOffset": sent.last_offset,
     }
 
@@ -206,10 +207,11 @@ def _facts(sent: Applied, name: str) -> list[tuple[str, str]]:
     batches = f"{sent.batches:,} {'batch' if sent.batches == 1 else 'batches'}"
     repeated = f"; {sent.repeated:,} of them from an earlier run" if sent.repeated else ""
     unchanged = f"; {count(sent.unchanged, 'edge')} changed nothing" if sent.unchanged else ""
+    both_ways = f"; {count(sent.both_ways, 'edge')} named both ways, and counted twice" if sent.both_ways else ""
     # A file without changes tells no offset.
     offset = [("offset", f"{sent.last_offset:,}")] if sent.batches else []
     return [
-        ("applied", f"{count(sent.changes, 'change')} in {batches}{repeated}{unchanged}"),
+        ("applied", f"{count(sent.changes, 'change')} in {batches}{repeated}{unchanged}{both_ways}"),
         *offset,
         ("client", name),
     ]

@@ -149,6 +149,13 @@ class ChangesAnswer(msgspec.Struct, frozen=True, rename="camel"):
     repeated: Annotated[
         bool, Meta(description="Whether it had been sent before, under the same client and sequence; it counts once.")
     ] = False
+    both_ways: Annotated[
+        int | UnsetType,
+        Meta(
+            description="How many of its new edges are in it the other way too, and count twice, since edges of the "
+            "graph go both ways and repeated ones are kept. Absent: none."
+        ),
+    ] = UNSET
 
 
 class ChangeRecord(msgspec.Struct, frozen=True, rename="camel"):

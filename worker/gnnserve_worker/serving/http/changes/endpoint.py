@@ -33,8 +33,10 @@ from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, read_w
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, Record, SequencePassedError
 from gnnserve_worker.changes.worker_log import ChangesRefusedError, NotAppliedError, Outcome, Updates
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal, decode_batch
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.engine.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
+from gnnserve_worker.serving.http.changes.both_ways import count_both_ways, relations_of_both_ways
 from gnnserve_worker.serving.http.changes.content import ContentOf, content_of, payload_of
 from gnnserve_worker.serving.http.changes.reading import read_changes, refusal_error
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
@@ -114,16 +116,18 @@ class ChangesEndpoint:
         if lane is None or self._model.state is not ModelState.READY:
             return self._predict.refuse(self._model.refuse())
         media_type = media_type.partition(b";")[0].strip().lower()
-        read = partial(read_changes, body, media_type, lane.revision)
+        read = partial(_read, body, media_type, lane.revision)
         is_quick = len(body) <= (_QUICK_BINARY_BYTES if media_type == CHANGES_TYPE.encode() else _QUICK_BYTES)
-        payload, batch = read() if is_quick else await asyncio.to_thread(read)
+        payload, batch, both_ways = read() if is_quick else await asyncio.to_thread(read)
         outcome = await self._submit(updates, payload, batch, client)
         if outcome.refusal is not None:
             self._counters.count(BatchOutcome.REFUSED, batch.counts.items)
             raise refusal_error(outcome.refusal, outcome.offset)
         self._counters.count(BatchOutcome.REPEATED if outcome.is_repeated else BatchOutcome.APPLIED, batch.counts.items)
         self._counters.durable.observe((monotonic_ms() - arrived_ms) / 1000)
-        answer = ChangesAnswer(outcome.offset, batch.counts.items, outcome.unchanged, outcome.is_repeated)
+        answer = ChangesAnswer(
+            outcome.offset, batch.counts.items, outcome.unchanged, outcome.is_repeated, both_ways or UNSET
+        )
         return Reply(200, JSON_HEAD, _encoder.encode(answer) + b"\n")
 
     async def _submit(
@@ -180,6 +184,12 @@ class ChangesEndpoint:
         if self._updates is None:
             raise no_updates(CHANGES_PATH)
         return self._updates
+
+
+def _read(body: bytes, media_type: bytes, revision: ServedRevision) -> tuple[bytes, ChangeBatch, int]:
+    """As `read_changes`, and `count_both_ways`."""
+    payload, batch = read_changes(body, media_type, revision)
+    return payload, batch, count_both_ways(batch, relations_of_both_ways(revision))
 
 
 def read_client(headers: Sequence[tuple[bytes, bytes]]) -> tuple[str, int] | None:
