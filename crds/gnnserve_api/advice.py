@@ -5,12 +5,14 @@ They are said once: later nothing can be done about it but to generate again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gnnserve_api.domination import says_dominated
+from gnnserve_api.families import CHANGED_GRAPH, point_of
 from gnnserve_api.files.given_weights import says_misfits
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.files.training import says_rising, says_unlearnt
+from gnnserve_api.spec.service import GNNServiceSpec
 
 
 def advice_on_training(manifest: RevisionManifest) -> Iterator[str]:
@@ -24,3 +26,33 @@ def advice_on_profile(manifest: RevisionManifest) -> Iterator[str]:
     ranking = manifest.ranking
     if (words := says_dominated(manifest.profile, len(ranking.columns), is_chosen=ranking.is_chosen)) is not None:
         yield f"note: {words}"
+
+
+def advice_on_changes(manifest: RevisionManifest, spec: GNNServiceSpec) -> Iterator[str]:
+    """Lines of a log, as of `advice_on_training`, wherever the revision is served: a spec that only gives or leaves out
+    `updates` has it generated no more."""
+    if spec.updates is None:
+        return
+    of_all = manifest.profile.variants
+    standing = [one.name for one in of_all if not point_of(one).capabilities.cover(CHANGED_GRAPH)]
+    if (words := says_standing(standing, is_searched=spec.variants.is_searched)) is not None:
+        yield f"note: {words}"
+
+
+def says_standing(names: Sequence[str], *, is_searched: bool) -> str | None:
+    """What variants that are made and never chosen mean for a spec that gives `updates`; None: there are none."""
+    if not names:
+        return None
+    why = (
+        f"no request is answered by {', '.join(names)} while spec.updates is given: rows that hold the graph as it was "
+        "generated do not follow its changes."
+    )
+    if is_searched:
+        return (
+            f"{why} The search kept the most accurate variant that follows beside them, as for a service without "
+            "spec.updates; stored layers that it makes follow with variants.storedFollowChanges"
+        )
+    return (
+        f"{why} Variants of variants.oneRow follow with hops 0, layers of variants.stored with "
+        "variants.storedFollowChanges; leave the others out"
+    )

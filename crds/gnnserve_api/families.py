@@ -48,6 +48,8 @@ class Capabilities:
 
 STORED_GRAPH = Capabilities()
 """Needed of every variant: answers about nodes of the graph as it was generated."""
+CHANGED_GRAPH = Capabilities(changes=True)
+"""Needed of every variant of a service with `spec.updates`: one that does not follow changes answers nothing there."""
 
 
 class RowAxis(StrEnum):

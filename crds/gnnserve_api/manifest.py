@@ -194,13 +194,16 @@ def _fixed_variants(spec: GNNServiceSpec) -> Iterator[str]:
 
 
 def _no_embeddings(spec: GNNServiceSpec) -> Iterator[str]:
-    """Embeddings of networks that have none to return. In a cluster a condition tells it once the revision is there."""
+    """Embeddings of networks that have none to return, in a cluster told by a condition once the revision is there;
+    or of a variant that is not made, gives none, or does not follow changes."""
     has_own = spec.model.is_program or spec.variants.given or spec.task.asked().reads_pairs
     if spec.embeddings is not None and not has_own and len(spec.model.fanouts) == 1:
         yield (
             f"spec.embeddings: model.fanouts {list(spec.model.fanouts)} of {spec.model.architecture} has one layer, "
             "and so no hidden layer to return; give it two layers or more, or leave spec.embeddings out"
         )
+    elif (why := spec.unfit_for_embeddings()) is not None:
+        yield f"spec.embeddings: {why}"
 
 
 def _named_in(spec: GNNServiceSpec) -> str:

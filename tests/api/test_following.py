@@ -96,3 +96,69 @@ def test_networks_of_one_layer_have_no_embeddings_to_return() -> None:
     with pytest.raises(InputError, match=r"spec.embeddings: model.fanouts \[0\] of SGC has one layer, and"):
         parse_document(document(model=model, embeddings={}))
     parse_document(document(model={"architecture": "SIGN", "fanouts": [0, 0]}, embeddings={}))
+
+
+LINKS = {"task": {"links": {}}}
+OF_TYPES = {"graph": {"source": {"typed": {"npz": {"uri": "shop"}}}}, **LINKS}
+BESIDE = {"updates": UPDATES}
+ONE_HOP = {"oneRow": [{"hops": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "named", "words"),
+    [
+        ({}, "x3", "variant x3 is none that spec.variants generates; name one of x1, x2, x4, x8, projected, or leave"),
+        ({"variants": {"stored": [2]}}, "stored2", "variant stored2 gives no embeddings; name one of x1"),
+        ({"variants": {"channels": [{"factor": 2}]}}, "channels2", "variant channels2 gives no embeddings"),
+        ({"variants": {"oneRow": [{"hops": 0}]}}, "mlp0", "variant mlp0 gives no embeddings"),
+        ({**LINKS, "variants": {"stored": [1]}}, "stored1", "variant stored1 gives no embeddings"),
+        ({**LINKS, "variants": {"search": "Auto"}}, "mlp0-x", "variant mlp0-x is none that spec.variants generates"),
+        ({**LINKS, **BESIDE, "variants": ONE_HOP}, "mlp1", "variant mlp1 cannot follow changes of the graph, spec.up"),
+        ({**LINKS, **BESIDE, "variants": {"stored": [2]}}, "stored2", "variant stored2 cannot follow changes of the"),
+        (
+            {**BESIDE, "model": {"architecture": "SIGN", "fanouts": [0, 0]}, "variants": {"oneRow": [{"hops": 0}]}},
+            None,
+            "no variant that gives embeddings, x1, x2, x4, x8, projected, follows changes of the graph",
+        ),
+    ],
+)
+def test_embeddings_are_of_a_variant_that_gives_some_and_answers(
+    spec: dict[str, Any], named: str | None, words: str
+) -> None:
+    embeddings = {} if named is None else {"variant": named}
+    with pytest.raises(InputError, match=rf"spec\.embeddings: {words}"):
+        parse_document(document(**spec, embeddings=embeddings))
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({}, "x2"),
+        ({}, None),
+        ({**LINKS, "variants": {"oneRow": [{"hops": 1}], "stored": [2]}}, "mlp1"),
+        ({**LINKS, "variants": {"stored": [2]}}, "stored2"),
+        ({**LINKS, **BESIDE, "variants": {"stored": [2], "storedFollowChanges": True}}, "stored2"),
+        ({**OF_TYPES, **BESIDE}, "stored2"),  # beside it the model's own variants follow changes
+        ({**OF_TYPES, **BESIDE}, None),
+        ({"variants": {"search": "Auto"}}, "x4-int8"),
+        ({"variants": {"fanouts": [[5, 5]]}}, "projected-f5x5"),
+        ({"revision": "0123456789ab"}, "anything"),
+    ],
+)
+def test_variants_that_embeddings_may_be_of(spec: dict[str, Any], named: str | None) -> None:
+    parse_document(document(**spec, embeddings={} if named is None else {"variant": named}))
+
+
+def test_rows_in_databases_may_be_of_a_variant_that_holds_the_graph_as_it_was() -> None:
+    spec = {**LINKS, **BESIDE, "variants": ONE_HOP}
+    embeddings = {"variant": "mlp1", "index": False, "sinks": [{"postgres": {"secretName": "vectors"}}]}
+    parse_document(document(**spec, embeddings=embeddings))
+
+
+def test_stored_layers_of_a_search_follow_changes_where_that_is_asked_for() -> None:
+    spec = spec_of(variants={"search": "Auto"}, updates=UPDATES)
+    assert "stored2" in spec.standing_variants()
+    followed = spec_of(variants={"search": "Auto", "storedFollowChanges": True}, updates=UPDATES)
+    assert "stored2" in followed.following_variants()
+    assert spec.recipe() != followed.recipe()
+    assert followed.recipe() == spec_of(variants={"search": "Auto", "storedFollowChanges": True}).recipe()

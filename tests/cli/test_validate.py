@@ -71,6 +71,28 @@ def test_variants_that_answer_nothing_beside_changes_are_named(tmp_path: Path) -
     assert told.stderr.startswith("note: no request is answered by stored2, mlp1 while spec.updates is given: ")
 
 
+def test_a_search_beside_changes_says_which_variant_answers(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    head = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "digits"}}
+    spec = {"graph": {"source": {"builtin": "Digits"}}, "variants": {"search": "Auto"}}
+    for beside, words in (
+        ({}, "in 1,800 s; columns ranked by Greedy"),
+        ({"updates": {"log": {"sqlite": {}}}}, "Greedy; the most accurate that follows changes is among them"),
+    ):
+        manifest.write_text(json.dumps({**head, "spec": {**spec, **beside}}))
+        told = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "300"})
+        assert words in told.stdout
+        assert "answered by" not in told.stderr
+
+
+def test_embeddings_of_a_variant_that_may_be_left_out_are_noted(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text(f"{DIGITS.read_text()}  embeddings: {{variant: projected}}\n")
+    told = CliRunner().invoke(app, ["validate", str(manifest)]).stderr
+    assert told.startswith("note: spec.embeddings names projected, which is kept only where no other variant is as acc")
+    assert told.endswith("generation may leave it out, and no embeddings are then made\n")
+
+
 def test_given_weights_and_storages_are_named(tmp_path: Path) -> None:
     manifest = tmp_path / "m.yaml"
     text = DIGITS.read_text().replace("  variants:\n", "  variants:\n    storage: [float32, int8]\n")

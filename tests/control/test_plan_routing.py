@@ -418,6 +418,28 @@ def test_a_variant_that_cannot_follow_changes_is_not_routed_to() -> None:
     assert namespace.kinds().isdisjoint({"Job", "ConfigMap", "Deployment"})
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"embeddings": {"variant": "x3"}}, "variant x3 is none that spec.variants generates; name one of x1, x2, x4"),
+        ({"embeddings": {"variant": "mlp0"}, "variants": {"oneRow": [{"hops": 0}]}}, "variant mlp0 gives no embedding"),
+    ],
+)
+def test_embeddings_that_cannot_be_are_told_before_anything_is_trained(spec: dict[str, Any], words: str) -> None:
+    namespace = Namespace(**spec)
+    namespace.settle()
+    assert (namespace.reason(), namespace.reason("Stalled")) == ("False VariantUnknown", "True VariantUnknown")
+    assert namespace.condition("Ready")["message"].startswith(f"spec.embeddings: {words}")
+    assert namespace.kinds().isdisjoint({"Job", "ConfigMap", "Deployment"})
+
+
+def test_embeddings_that_cannot_be_do_not_withdraw_a_revision_that_answers() -> None:
+    namespace = serving()
+    namespace.edit(embeddings={"variant": "x3"})
+    namespace.settle()
+    assert namespace.reason() == "True Serving"
+
+
 def test_a_variant_that_may_be_left_out_is_known_after_training_only() -> None:
     namespace = Namespace(settings=PROMETHEUS, routing={"mode": "Static", "variant": "projected"})
     namespace.settle()

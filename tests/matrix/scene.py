@@ -56,6 +56,7 @@ from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.changes.reading import read_changes
 from gnnserve_worker.serving.process.canary import ServedCanary
+from gnnserve_worker.tasks.embedding import embedded_task
 
 CLOSE, ROUNDED = 1e-5, 0.02
 """Difference of two answers, as a share of the largest score: of rows that are exact, and of rounded ones, whose last
@@ -233,7 +234,8 @@ def assert_close(found: np.ndarray, expected: np.ndarray, about: str, close: flo
 async def ask_scene(scene: Scene) -> None:
     """Everything that is asked of a service of its manifest."""
     assert_named(scene.service.spec, scene.manifest)
-    opened = scene.open(scene.manifest.revision)
+    opened, gives = scene.open(scene.manifest.revision), embedded_task(scene.manifest).gives
+    assert {one.name for one in scene.manifest.variants if gives(one)} <= {*scene.service.spec.embedding_variants()}
     if not scene.service.spec.variants.is_searched:
         assert not {*opened.answering}.intersection(scene.service.spec.standing_variants())
         assert {*opened.answering}.issubset(scene.service.spec.following_variants())

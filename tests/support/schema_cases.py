@@ -508,8 +508,8 @@ BREAKS_RULE = {
         "variants": {"stored": [1, 3]},
     },
     (
-        "variants.storedFollowChanges must not be given without a layer behind the first in variants.stored: stored1 "
-        "follows changes anyway"
+        "variants.storedFollowChanges must not be given without a layer behind the first in variants.stored, or "
+        "variants.search Auto of a model that samples neighbours by layers: stored1 follows changes anyway"
     ): {**MINIMAL, "variants": {"stored": [1], "storedFollowChanges": True}},
     "variants.stored must not be given where model.fanouts are 0: nothing but the features is aggregated": {
         **MINIMAL,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import typer
 
+from gnnserve_api.advice import says_standing
 from gnnserve_api.device import Device
 from gnnserve_api.errors import InputError
 from gnnserve_api.manifest import (
@@ -227,7 +228,8 @@ def _listed(spec: GNNServiceSpec) -> Iterator[str]:
     if variants.is_searched:
         most, seconds = variants.budget.variants, variants.budget.seconds
         ranked = f"; columns ranked by {pruning.method}" if max(search_space(spec).factors, default=1) > 1 else ""
-        yield f"searched for, at most {most:,}, in {seconds:,} s{ranked}"
+        following = "; the most accurate that follows changes is among them" if spec.updates is not None else ""
+        yield f"searched for, at most {most:,}, in {seconds:,} s{ranked}{following}"
         return
     if reads_products(spec):
         yield f"{projected_name()}, of products of each relation"
@@ -319,31 +321,29 @@ def _unread_factors(spec: GNNServiceSpec) -> Iterator[tuple[str, str]]:
 
 
 def _say_what_answers_nothing(spec: GNNServiceSpec) -> None:
-    """Name listed variants that are made and never chosen. A search keeps what it finds, whatever that follows."""
+    """Name listed variants that are made and never chosen. Which of them a search keeps is found out."""
     names = () if spec.variants.is_searched else spec.standing_variants()
-    if names:
-        print(
-            f"note: no request is answered by {', '.join(names)} while spec.updates is given: rows that hold the graph "
-            "as it was generated do not follow its changes. Variants of variants.oneRow follow with hops 0, layers of "
-            "variants.stored with variants.storedFollowChanges; leave the others out",
-            file=sys.stderr,
-        )
+    if (words := says_standing(names, is_searched=False)) is not None:
+        print(f"note: {words}", file=sys.stderr)
 
 
 def _say_what_may_be_missing(spec: GNNServiceSpec) -> None:
-    variants = spec.variants
+    variants, embeddings = spec.variants, spec.embeddings
     chosen = () if variants.is_searched else variants.chosen_names()
-    for name in spec.uncertain_variants():
-        kept = (
-            "made only where that is predicted to be worth it (spec.variants.pruning.choice is Auto)"
-            if name in chosen
-            else "kept only where no other variant is as accurate and as fast"
-        )
-        print(
-            f"note: spec.routing names {name}, which is {kept}: generation may leave it out, and the service then "
-            "waits for another name",
-            file=sys.stderr,
-        )
+    embedded = () if embeddings is None or embeddings.variant is None else (embeddings.variant,)
+    named = (
+        ("routing", spec.routing.named_variants, "the service then waits for another name"),
+        ("embeddings", embedded, "no embeddings are then made"),
+    )
+    for field, names, then in named:
+        for name in spec.uncertain_variants(names):
+            kept = (
+                "made only where that is predicted to be worth it (spec.variants.pruning.choice is Auto)"
+                if name in chosen
+                else "kept only where no other variant is as accurate and as fast"
+            )
+            words = f"spec.{field} names {name}, which is {kept}: generation may leave it out, and {then}"
+            print(f"note: {words}", file=sys.stderr)
 
 
 def _say_which_files_are_missing(spec: GNNServiceSpec) -> None:

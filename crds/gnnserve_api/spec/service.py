@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -23,6 +23,7 @@ from gnnserve_api.spec import (
 )
 from gnnserve_api.spec.audience import Audience, selection
 from gnnserve_api.spec.cascade import MAX_PERCENTS
+from gnnserve_api.spec.embedded_variants import embedding_names
 from gnnserve_api.spec.embeddings import EmbeddingsSpec
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import (
@@ -36,6 +37,7 @@ from gnnserve_api.spec.fields import (
 from gnnserve_api.spec.following import fixed_names
 from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import GraphSpec
+from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.model import MODEL_IS_GIVEN, Model
 from gnnserve_api.spec.objective import ObjectiveSpec
@@ -48,7 +50,7 @@ from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.variants import LISTED, SOME_ARE_MADE, Variants
 from gnnserve_api.spec.worker import Worker
-from gnnserve_api.variants import MAX_VARIANTS
+from gnnserve_api.variants import MAX_VARIANTS, Storage, stored_layer_name
 
 GROUP = "gnnserve.dev"
 VERSION = "v1alpha1"
@@ -159,9 +161,11 @@ class GNNServiceSpec(ApiModel):
 
     _deeper_layers_follow = rule(
         "!has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges || (has(self.variants.stored) "
-        "&& self.variants.stored.exists(layer, layer > 1 || size(self.model.fanouts) == 1))",
-        "variants.storedFollowChanges must not be given without a layer behind the first in variants.stored: stored1 "
-        "follows changes anyway",
+        "&& self.variants.stored.exists(layer, layer > 1 || size(self.model.fanouts) == 1)) || "
+        "(has(self.variants.search) && self.variants.search == 'Auto' && !has(self.model.program) && "
+        "self.model.fanouts[0] != 0)",
+        "variants.storedFollowChanges must not be given without a layer behind the first in variants.stored, or "
+        "variants.search Auto of a model that samples neighbours by layers: stored1 follows changes anyway",
     )
 
     _cascades_are_of_listed_variants = rule(
@@ -226,16 +230,57 @@ class GNNServiceSpec(ApiModel):
     def _fixed_names(self) -> frozenset[str]:
         if self.updates is None or self.revision is not None:
             return frozenset()
-        is_searched = self.variants.is_searched
-        listings = [one.variants for one in search_space(self).rounds] if is_searched else [made_variants(self)]
-        return frozenset().union(*(fixed_names(each, self.model) for each in listings))
+        return frozenset().union(*(fixed_names(each, self.model) for each in self._listings()))
 
-    def uncertain_variants(self) -> tuple[str, ...]:
-        """Variants that `routing` names and that generation may leave out. With `revision` nothing is generated."""
+    def _listings(self) -> Sequence[Variants]:
+        """Variants that are made together; a search makes several of such lists."""
+        if self.variants.is_searched:
+            return [one.variants for one in search_space(self).rounds]
+        return [made_variants(self)]
+
+    def unfit_for_embeddings(self) -> str | None:
+        """Why the variant that `embeddings` names, or any that there may be, cannot be what is asked for, as a clause
+        about `spec.embeddings` with what to do; None: it can. Not a rule of the schema, as `impossible_variants`."""
+        if self.embeddings is None or self.revision is not None:
+            return None
+        named, possible, giving = self.embeddings.variant, self.possible_variants(), self.embedding_variants()
+        fit = self._searchable(giving) if self.embeddings.index else giving
+        if named in fit or (named is None and (fit or not giving)):
+            return None
+        choice = f"name one of {', '.join(fit)}, or leave it out" if fit else "leave spec.embeddings out"
+        if named is None:
+            return (
+                f"no variant that gives embeddings, {', '.join(giving)}, follows changes of the graph, spec.updates: "
+                "the index would not be searched; leave one of the two out"
+            )
+        if named not in possible:
+            return f"variant {named} is none that spec.variants generates; {choice}"
+        if named not in giving:
+            return f"variant {named} gives no embeddings; {choice}"
+        return f"variant {named} cannot follow changes of the graph, spec.updates; {choice}"
+
+    def embedding_variants(self) -> tuple[str, ...]:
+        """Names among `possible_variants` that give embeddings."""
+        layers, of_pairs = len(self.model.fanouts), self.task.asked().reads_pairs
+        names = (embedding_names(each, layers, are_of_pairs=of_pairs) for each in self._listings())
+        giving = frozenset().union(*names)
+        return tuple(name for name in self.possible_variants() if name in giving)
+
+    def _searchable(self, giving: Sequence[str]) -> tuple[str, ...]:
+        """Those that give embeddings whose index is searched where the graph changes."""
+        fixed = self._fixed_names()
+        if reads_products(self) and self.task.asked().reads_pairs:
+            # All variants of the model are of one network over types, whatever of it is stored, and some follow.
+            last = (stored_layer_name(len(self.model.fanouts), storage) for storage in Storage)
+            fixed = fixed.difference(last)
+        return tuple(name for name in giving if name not in fixed)
+
+    def uncertain_variants(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Those of these variants that generation may leave out. With `revision` nothing is generated."""
         if self.revision is not None:
             return ()
         uncertain = {*self.possible_variants()}.difference(self.certain_variants())
-        return tuple(name for name in self.routing.named_variants if name in uncertain)
+        return tuple(name for name in named if name in uncertain)
 
     def certain_variants(self) -> tuple[str, ...]:
         """Names among `possible_variants` of those that every revision has; none of a search."""

@@ -151,7 +151,7 @@ class Variants(ApiModel):
     stored_follow_changes: bool = False
     """Whether layers of `stored` behind the first follow changes of the graph (`spec.updates`), as stored1 always does.
     Then all tables that they are made of are kept, and each change is carried on over as many hops as layers are
-    stored. It needs such a layer in `stored`."""
+    stored. It needs such a layer in `stored`, or search Auto, which tries them."""
 
     channels: Annotated[tuple[Channels, ...], Field(max_length=16)] = ()
     """Networks with fewer hidden channels, as in `[{factor: 2}, {factor: 4, table: Projected}]`: channels2 and

@@ -147,7 +147,7 @@ class Reason(StrEnum):
 
     # A person must act.
     VARIANT_UNKNOWN = "VariantUnknown"
-    """Name variants in spec.routing that spec.variants generates and the revision has."""
+    """Name variants in spec.routing and spec.embeddings that spec.variants generates and the revision has."""
     GENERATION_FAILED = "GenerationFailed"
     """Change the spec, or delete the Job."""
     RESULT_UNREADABLE = "ResultUnreadable"

@@ -202,17 +202,25 @@ def _said(status: Mapping[str, Any], kind: ConditionType) -> Verdict:
 
 
 def find_impossible_variant(spec: GNNServiceSpec) -> Problem | None:
-    """Something that spec.routing names and that no revision of this spec will have, or that cannot be chosen: known
-    before a Job is spent."""
+    """Something that spec.routing or spec.embeddings names and that no revision of this spec will have, or that cannot
+    be chosen: known before a Job is spent."""
     impossible = spec.impossible_variants()
     if not impossible:
-        return _find_fixed_variant(spec)
+        return _find_fixed_variant(spec) or _find_unfit_for_embeddings(spec)
     return Problem(
         Reason.VARIANT_UNKNOWN,
         f"spec.routing names {' and '.join(impossible)}, which spec.variants does not generate. Name some of "
         f"{' '.join(spec.following_variants())}, or change spec.variants; no Job is started before.",
         needs_person=True,
     )
+
+
+def _find_unfit_for_embeddings(spec: GNNServiceSpec) -> Problem | None:
+    """A variant that has no embeddings, or none that could be searched."""
+    why = spec.unfit_for_embeddings()
+    if why is None:
+        return None
+    return Problem(Reason.VARIANT_UNKNOWN, f"spec.embeddings: {why}. No Job is started before.", needs_person=True)
 
 
 def _find_fixed_variant(spec: GNNServiceSpec) -> Problem | None:

@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.profiles import NETWORK, revision_manifest, variants_of
 
-from gnnserve_api.families import STORED_GRAPH
+from gnnserve_api.families import CHANGED_GRAPH, STORED_GRAPH
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.files.profile import LatencyProfile, Profile, VariantProfile
@@ -41,7 +41,7 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.inference.served import ServedCompute, ServedRevision
-from gnnserve_worker.inference.served_changes import CHANGED_GRAPH, MarkedGoneNodes, NoGoneNodes, NoLog, ServedChanges
+from gnnserve_worker.inference.served_changes import MarkedGoneNodes, NoGoneNodes, NoLog, ServedChanges
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine.engine import Engine

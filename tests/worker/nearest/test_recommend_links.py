@@ -130,6 +130,27 @@ def test_rows_of_embeddings_are_preferred_between_types_and_what_takes_new_nodes
         assert choose_variant(judged, "stored2").name == "stored2"
 
 
+def test_what_follows_changes_comes_before_what_holds_the_graph_as_it_was(same_type: Published) -> None:
+    """Between types, where no rows are of the model's embeddings, as of layers that a manifest lists."""
+    manifest = load_revision(same_type.repository, same_type.revision).manifest
+    assert manifest is not None and manifest.links is not None
+    typed = replace(manifest.links, first=replace(manifest.links.first, type="user"))
+    families = {"x1": "layers", "stored2": "propagated-one-row"}
+    variants = [replace(each, family=families[each.name]) for each in manifest.variants if each.name in families]
+    accuracies = {"x1": 0.8, "stored2": 0.9}
+    profiled = [
+        replace(each, family=families[each.name], validation_accuracy=accuracies[each.name])
+        for each in manifest.profile.variants
+        if each.name in families
+    ]
+    profile = replace(manifest.profile, variants=tuple(profiled))
+    judged = replace(manifest, links=typed, variants=tuple(variants), profile=profile)
+    assert choose_variant(judged, None).name == "x1"
+    still = replace(profile, variants=tuple(one for one in profiled if one.name == "stored2"))
+    alone = replace(judged, variants=tuple(one for one in variants if one.name == "stored2"), profile=still)
+    assert choose_variant(alone, None).name == "stored2"
+
+
 def test_items_are_recommended_for_users_and_users_for_items(users: Published) -> None:
     revision = users.served()
     for_user, for_item, typed = ask(

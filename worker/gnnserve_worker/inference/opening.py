@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TypedDict
 
+from gnnserve_api.families import CHANGED_GRAPH
 from gnnserve_api.files.programs import ProgramLimits
 from gnnserve_api.files.provenance import provenance_of
 from gnnserve_api.files.repository import RevisionManifest
@@ -21,7 +22,7 @@ from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.overlay_support import changed_features_of, overlays_of
 from gnnserve_worker.inference.refreshed import InferWithin, StaleComparison, refreshed
 from gnnserve_worker.inference.served import ServedCompute, ServedRevision
-from gnnserve_worker.inference.served_changes import CHANGED_GRAPH, STILL, AppliedLog, MarkedGoneNodes, ServedChanges
+from gnnserve_worker.inference.served_changes import STILL, AppliedLog, MarkedGoneNodes, ServedChanges
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import own_threads

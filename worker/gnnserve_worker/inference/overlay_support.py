@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gnnserve_api.families import Capabilities, point_of
+from gnnserve_api.families import CHANGED_GRAPH, Capabilities, point_of
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.changed_features import ChangedFeatures, KnownFeatures, UnknownFeatures
@@ -29,7 +29,6 @@ from gnnserve_worker.asking.type_ids import QualifiedIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import overlay_arranger
 from gnnserve_worker.graph.relation_lists import places_of
-from gnnserve_worker.inference.served_changes import CHANGED_GRAPH
 from gnnserve_worker.models.rows import FeaturesOf
 from gnnserve_worker.opening.loaded import LoadedRevision, TypeRowRecipe
 

@@ -19,7 +19,6 @@ from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.refreshed import StaleComparison
 from gnnserve_worker.inference.written import WrittenSince
 
-CHANGED_GRAPH = Capabilities(changes=True)
 _NO_FEATURES = UnknownFeatures("its graph stays as it is")
 
 

@@ -44,7 +44,8 @@ class EmbeddedTask(Protocol):
         """Whether a variant has embeddings."""
 
     def is_preferred(self, variant: VariantManifest) -> bool:
-        """Whether it comes before all that are not, however accurate these are."""
+        """Whether it comes before all that are not, however accurate these are: not whether it follows changes, which
+        counts next."""
 
     def columns(self, variant: VariantManifest) -> int:
         """Width of the embeddings that a variant's network has; 0: it has none."""

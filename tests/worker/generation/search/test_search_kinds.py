@@ -20,7 +20,7 @@ from tests.support.programs.generated_programs import Given, Models, contract
 from tests.support.programs.program_links import GRAPH
 
 from gnnserve_api.errors import RepositoryError
-from gnnserve_api.families import point_of
+from gnnserve_api.families import CHANGED_GRAPH, RowAxis, point_of
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.service import GNNService
@@ -105,6 +105,26 @@ def test_links_over_types_are_searched_with_the_rows_that_the_last_layer_gives(t
     published, names = searched(tmp_path, searching(typed(tmp_path, task=links), budget={"seconds": 1}))
     assert {"projected-int8-f2x1", "stored1", "stored2", "stored2-int8"} <= names
     assert published.profile.metric == "rocAuc"
+
+
+@pytest.mark.parametrize("follows", [False, True], ids=["stand", "follow"])
+def test_beside_changes_the_best_variant_that_answers_is_the_best_that_follows(tmp_path: Path, follows: bool) -> None:
+    links = {"links": {"dimensions": 2, "relation": "buys"}}
+    asked = {"storedFollowChanges": True} if follows else {}
+    wanted = searching(typed(tmp_path, task=links, updates={"log": {"sqlite": {}}}), budget={"seconds": 1}, **asked)
+    published, _ = searched(tmp_path, wanted)
+    record = published.profile.search
+    assert record is not None
+    whys = {one.name: one.why for one in record.variants if one.is_kept}
+    answering = published.profile.answering(CHANGED_GRAPH).variants
+    assert any("follows changes" in whys[one.name] or "with an overlay" in whys[one.name] for one in answering)
+    standing = {one.name for one in published.variants} - {one.name for one in answering}
+    assert standing <= {*wanted.spec.standing_variants()}
+    assert "stored2" not in standing if follows else "stored1" not in standing
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+    loaded = load_revision(repository, published.revision, ROOM_BYTES)
+    assert loaded.changes is not None
+    assert bool(loaded.changes.layers) == any(point_of(one).rows is RowAxis.HIDDEN for one in answering)
 
 
 def test_links_are_searched_by_the_metric_of_the_task(tmp_path: Path) -> None:

@@ -96,6 +96,54 @@ def test_what_each_can_answer_alone_stays_where_none_can_answer_all() -> None:
     assert names == ["stored1", "stored2", "sgc"]
 
 
+# One that holds the graph as it was generated, one that follows changes alone, and one that answers everything.
+STANDING, FOLLOWING, WHOLE = "stored-deeper", "stored-deeper-following", "pruned"
+
+
+def test_beside_what_holds_the_graph_as_it_was_the_best_that_follows_changes_stays() -> None:
+    found = verdicts(
+        variant("stored2", 0.95, 1, family=STANDING),
+        variant("stored1", 0.94, 2, family=FOLLOWING),
+        variant("x1", 0.90, 4, family=WHOLE),
+    )
+    assert {name: verdict.why for name, verdict in found.items() if verdict.is_kept} == {
+        "stored2": "the most accurate of all",
+        "stored1": "the most accurate that follows changes of the graph",
+        "x1": "the most accurate that answers requests with an overlay and embeddings",
+    }
+
+
+def test_what_holds_the_graph_as_it_was_beats_nothing_that_follows_changes() -> None:
+    found = verdicts(
+        variant("stored2", 0.95, 1, family=STANDING),
+        variant("stored1", 0.92, 9, family=FOLLOWING),
+        variant("stored1-int8", 0.91, 2, family=FOLLOWING),
+        variant("stored1-float16", 0.91, 9, family=FOLLOWING),
+        variant("x1", 0.90, 10, family=WHOLE),
+    )
+    assert found["stored1-int8"].is_kept
+    assert found["stored1-int8"].why.startswith("no other that follows changes of the graph is as accurate and as fast")
+    assert found["stored1-float16"].beaten_by == ("stored1-int8",)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.5, 1), st.floats(0.1, 100), st.sampled_from([STANDING, FOLLOWING, WHOLE])),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(3, 8),
+)
+def test_the_best_that_is_kept_and_follows_changes_is_the_best_that_does(
+    drawn: list[tuple[float, float, str]], most: int
+) -> None:
+    variants = [variant(f"v{i}", accuracy, ms, family=family) for i, (accuracy, ms, family) in enumerate(drawn)]
+    names = kept(*variants, most=most)
+    able = [one for one in variants if point_of(one).capabilities.changes]
+    best = max((one.validation_accuracy for one in able), default=None)
+    assert best == max((one.validation_accuracy for one in able if one.name in names), default=None)
+
+
 def test_the_budget_keeps_those_that_add_most() -> None:
     variants = [variant(f"x{k}", 0.9 - 0.01 * k, 100 / k) for k in (1, 2, 4, 8, 16)]
     assert kept(*variants) == ["x1", "x2", "x4", "x8", "x16"]

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.families import CHANGED_GRAPH, point_of
 from gnnserve_api.files.embeddings import IndexManifest
 from gnnserve_api.files.repository import NodeIdKind, RevisionManifest, VariantManifest
 from gnnserve_worker.generation.embeddings.columns import TypesOf, keep_columns
@@ -59,7 +60,9 @@ class PublishedEmbeddings:
 def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantManifest:
     """The variant that embeddings are of: the named one, or the most accurate that has any. Raises InputError.
 
-    Those that the task prefers come before the others."""
+    Those that the task prefers come before the others, and then those that follow changes of the graph, whether
+    `spec.updates` is given or not: nothing is made anew where it is given later. Without it an index may so be of a
+    variant that is less accurate than another one, which can be named."""
     if named is not None:
         return check_embeddings(manifest, named, "spec.embeddings.variant")
     task = embedded_task(manifest)
@@ -71,8 +74,15 @@ def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantMani
             f"{missing.remedy}, or leave spec.embeddings out",
         )
     profiled = [variant for variant in manifest.profile.variants if variant.name in giving]
-    preferred = [one for one in profiled if task.is_preferred(giving[one.name])]
-    return giving[max(preferred or profiled, key=lambda variant: variant.validation_accuracy).name]
+    best = max(
+        profiled,
+        key=lambda one: (
+            task.is_preferred(giving[one.name]),
+            point_of(one).capabilities.cover(CHANGED_GRAPH),
+            one.validation_accuracy,
+        ),
+    )
+    return giving[best.name]
 
 
 def publish_embeddings(

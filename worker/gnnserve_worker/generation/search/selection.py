@@ -1,12 +1,16 @@
 """Which of the measured variants a search keeps, and in which words it says so. Pure.
 
 What a set of variants is worth is the area under its frontier of accuracy against the logarithm of latency, summed over
-the measured sizes (the hypervolume of each size) and over what requests may need, for which only the variants that can
-answer them count: otherwise a lookup, which answers requests about the stored graph alone, would leave nothing to all
-others. Areas begin at the slowest of all variants and at the accuracy of always giving the most frequent answer. Kept
-are, in this order: the most accurate of the variants that can answer what
-any of them can; the most accurate of all; then, one by one, the variant that adds most, as far as the budget goes and
-as long as it adds something.
+the measured sizes (the hypervolume of each size) and over what may be needed of them, for which only the variants that
+are capable of it count: otherwise a lookup, which answers requests about the stored graph alone, would leave nothing to
+all others. Areas begin at the slowest of all variants and at the accuracy of always giving the most frequent answer.
+Kept are, in this order: the most accurate of the variants that can answer what any of them can; of those that follow
+changes of the graph; of all; then, one by one, the variant that adds most, as far as the budget goes and as long as it
+adds something.
+
+To follow changes is needed of a variant by the service and not by a request (`spec.updates`), and counts without it,
+too: a revision does not depend on `updates`, so that who gives it later has nothing trained again, and finds the most
+accurate variants that follow, and the fastest of them.
 
 An accuracy counts as higher only where the validation nodes tell so, compared one by one, as links are: variants that
 they do not tell from a more accurate one count as accurate as it, so that the faster of them are kept. Otherwise one
@@ -24,7 +28,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.domination import beats
-from gnnserve_api.families import Capabilities, OfFamily, point_of
+from gnnserve_api.families import CHANGED_GRAPH, STORED_GRAPH, Capabilities, OfFamily, point_of
 from gnnserve_api.files.profile import VariantProfile
 from gnnserve_api.files.search import SearchedVariant
 from gnnserve_api.intervals import are_told_apart, is_mean_told
@@ -110,10 +114,8 @@ def _others(variants: Sequence[VariantProfile], one: VariantProfile) -> list[Var
     return [variant for variant in variants if variant is not one]
 
 
-def answers(variant: OfFamily) -> Capabilities:
-    """What of its capabilities a request can ask for today."""
-    able = point_of(variant).capabilities
-    return Capabilities(overlay=able.overlay, embeddings=able.embeddings)
+def able_to(variant: OfFamily) -> Capabilities:
+    return point_of(variant).capabilities
 
 
 # --- areas
@@ -122,7 +124,7 @@ def answers(variant: OfFamily) -> Capabilities:
 @dataclass(frozen=True, slots=True)
 class Areas:
     needs: tuple[Capabilities, ...]
-    """What requests may need: each set of capabilities that a family has."""
+    """What may be needed: each set of capabilities that a family has."""
     slowest_ms: tuple[float, ...]
     """By measured size."""
     least_accuracy: float
@@ -130,13 +132,13 @@ class Areas:
     @staticmethod
     def over(variants: Sequence[VariantProfile], least_accuracy: float) -> Areas:
         sizes = range(len(variants[0].latency))
-        needs = tuple(dict.fromkeys(answers(variant) for variant in variants))
+        needs = tuple(dict.fromkeys(able_to(variant) for variant in variants))
         return Areas(needs, tuple(max(v.latency[size].p50_ms for v in variants) for size in sizes), least_accuracy)
 
     def of(self, variants: Sequence[VariantProfile]) -> float:
         """The sum over needs and sizes."""
         return sum(
-            self._of_size([v for v in variants if answers(v).cover(needed)], size)
+            self._of_size([v for v in variants if able_to(v).cover(needed)], size)
             for needed in self.needs
             for size in range(len(self.slowest_ms))
         )
@@ -161,12 +163,12 @@ class Areas:
 
 
 def _at(size: int, variant: VariantProfile, others: Sequence[VariantProfile]) -> list[VariantProfile]:
-    """Other variants that can answer as much, and are as accurate and as fast at one size."""
-    able = answers(variant)
+    """Other variants that are capable of as much, and are as accurate and as fast at one size."""
+    able = able_to(variant)
     return [
         other
         for other in others
-        if answers(other).cover(able)
+        if able_to(other).cover(able)
         and other.validation_accuracy >= variant.validation_accuracy
         and other.latency[size].p50_ms <= variant.latency[size].p50_ms
     ]
@@ -177,22 +179,25 @@ def _at(size: int, variant: VariantProfile, others: Sequence[VariantProfile]) ->
 
 def _required(variants: Sequence[VariantProfile]) -> list[tuple[str, str]]:
     """Names, each once, and why; what matters most first."""
-    found = [(_most_accurate(variants).name, "the most accurate of all")]
-    for needed in _needs([answers(variant) for variant in variants]):
-        able = [variant for variant in variants if answers(variant).cover(needed)]
-        why = f"the most accurate that answers requests with {needed.in_words()}"
-        found.insert(0, (_most_accurate(able).name, why))
+    found = []
+    for needed in _needs([able_to(variant) for variant in variants]):
+        able = [variant for variant in variants if able_to(variant).cover(needed)]
+        found.append((_most_accurate(able).name, f"the most accurate that {_says_able(needed)}"))
+    found.append((_most_accurate(variants).name, "the most accurate of all"))
     return [(name, why) for at, (name, why) in enumerate(found) if name not in [other for other, _ in found[:at]]]
 
 
 def _needs(all_of: Sequence[Capabilities]) -> list[Capabilities]:
-    """What kept variants must be able to answer together: at once, where one variant can; otherwise each by itself."""
+    """What kept variants must be capable of together, what matters most first: of all at once, where one variant is;
+    otherwise of each by itself. Of following changes by itself, too: nothing else may be asked of a graph that changes,
+    and then it is what decides."""
     names = [each.name for each in fields(Capabilities) if any(getattr(able, each.name) for able in all_of)]
+    # Embeddings first: the model has them, and a perceptron that stands in for it has none.
+    alone = [Capabilities(**{name: True}) for name in reversed(names)]
     together = Capabilities(**dict.fromkeys(names, True))
     if any(able.cover(together) for able in all_of):
-        return [together] if together.in_words() else []
-    alone = [Capabilities(**{name: True}) for name in names]
-    return [needed for needed in alone if needed.in_words()]
+        alone = [together, *(needed for needed in alone if needed == CHANGED_GRAPH)]
+    return list(dict.fromkeys(needed for needed in alone if needed != STORED_GRAPH))
 
 
 def _most_accurate(variants: Sequence[VariantProfile]) -> VariantProfile:
@@ -203,11 +208,18 @@ def _most_accurate(variants: Sequence[VariantProfile]) -> VariantProfile:
 # --- words
 
 
+def _says_able(able: Capabilities) -> str:
+    """As of a variant: `follows changes of the graph`. What answers requests with overlays follows them, too."""
+    if words := able.in_words():
+        return f"answers requests with {words}"
+    return "follows changes of the graph" if able.changes else ""
+
+
 def _says_added(variant: VariantProfile, kept: Sequence[VariantProfile], areas: Areas) -> str:
     others = _others(kept, variant)
     sizes = [point.seeds for size, point in enumerate(variant.latency) if not _at(size, variant, others)]
-    able = answers(variant).in_words()
-    other = f"no other that answers requests with {able}" if able else "no other"
+    able = _says_able(able_to(variant))
+    other = f"no other that {able}" if able else "no other"
     share = 100 * areas.added_by(variant, others)
     return f"{other} is as accurate and as fast at {_nodes(sizes)}: {share:.3g} % of the area"
 
@@ -216,8 +228,8 @@ def _dropped(
     variant: VariantProfile, kept: Sequence[VariantProfile], areas: Areas, most: int, measured: Mapping[str, float]
 ) -> SearchedVariant:
     """`measured`: accuracies by name, of which those of `variant` and `kept` may be the higher ones of others."""
-    able = answers(variant)
-    beaters = [other for other in kept if answers(other).cover(able) and beats(other, variant)]
+    able = able_to(variant)
+    beaters = [other for other in kept if able_to(other).cover(able) and beats(other, variant)]
     if beaters:
         best = min(beaters, key=lambda other: other.latency[-1].p50_ms)
         return SearchedVariant(

@@ -2,11 +2,11 @@
 
 A network is promising where one of its variants could add to what was measured, if it took what the latency model
 predicts and were as accurate as can be hoped: with fewer columns, as the network of all; as a one-row variant, a
-standard error above the best, whose accuracy is known no better than that. One whose variants answer what no measured
-one does is, whatever it takes: beside propagated features mlp0 alone answers about new nodes and follows changes. They
-are trained in the order of what they could add, each to its end: the one that could add most also leaves least to the
-others. Successive halving on epochs is not done. It drops the least accurate of networks that were trained shortly;
-here these are of different latencies, so that the least accurate may well be the one to keep.
+standard error above the best, whose accuracy is known no better than that. One whose variants are capable of more than
+any measured one is promising whatever it takes: beside propagated features mlp0 alone answers about new nodes and
+follows changes. They are trained in the order of what they could add, each to its end: the one that could add most also
+leaves least to the others. Successive halving on epochs is not done. It drops the least accurate of networks that were
+trained shortly; here these are of different latencies, so that the least accurate may well be the one to keep.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gnnserve_api.files.repository import NetworkKind
 from gnnserve_worker.generation.profile import GeneratedVariant
 from gnnserve_worker.generation.search.candidates import Candidate
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, MeasuredLatency, work_of
-from gnnserve_worker.generation.search.selection import LEAST_GAIN, Areas, answers
+from gnnserve_worker.generation.search.selection import LEAST_GAIN, Areas, able_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Promise:
     trains: str
     """As `Round.trains`."""
     adds: float
-    """Share of the area that its variants could add together, and 1 more where they answer what no measured one does:
-    these come first."""
+    """Share of the area that its variants could add together, and 1 more where they are capable of more than any
+    measured one: these come first."""
 
 
 def model_of(degrees: Degrees, generated: Sequence[GeneratedVariant], profile: Profile) -> LatencyModel:
@@ -72,7 +72,7 @@ def promises(
         hoped = [_hoped(candidate, predicted_ms[candidate.manifest.name], profile) for candidate in of_network]
         before, after = areas.of(measured), areas.of([*measured, *hoped])
         adds = (after - before) / after if after > 0 else 0.0
-        if not all(any(answers(one).cover(answers(other)) for one in measured) for other in hoped):
+        if not all(any(able_to(one).cover(able_to(other)) for one in measured) for other in hoped):
             adds += 1.0
         if adds >= LEAST_GAIN:
             found.append(Promise(trains, adds))
