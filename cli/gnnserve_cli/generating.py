@@ -15,7 +15,7 @@ from typing import Protocol
 
 import typer
 
-from gnnserve_api.advice import advice_on_profile, advice_on_training
+from gnnserve_api.advice import advice_on_changes, advice_on_profile, advice_on_training
 from gnnserve_api.device import Device
 from gnnserve_api.errors import GnnserveError
 from gnnserve_api.files.profile import Profile
@@ -48,7 +48,7 @@ def find_published(service: GNNService, repository: Repository) -> RevisionManif
     else:
         found = pipeline.find(service, repository, graph_version=_graph_version(service, repository, log))
     if found is not None:
-        advise(GenerationOutcome(found, is_measured=False), repository)
+        advise(GenerationOutcome(found, is_measured=False), repository, service)
         keep_models(service, repository, found)
     return found
 
@@ -81,7 +81,7 @@ def _find_or_generate(service: GNNService, repository: Repository, named: Device
         version = _graph_version(service, repository, log)
         generate = partial(pipeline.generate, service, repository, graph_version=version)
         generated = generating_visibly(service, repository, named, generate)
-        advise(generated, repository)
+        advise(generated, repository, service)
         published = generated.published
     keep_models(service, repository, published)
     return published
@@ -138,11 +138,12 @@ class _Stages:
         self.listener(progress)
 
 
-def advise(generated: GenerationOutcome, repository: Repository) -> None:
-    """Say how far its training can be trusted, and its profile once: when it was measured. Later nothing can be done
-    about it but to train again, and of a revision that a compaction carried over that would give other networks."""
+def advise(generated: GenerationOutcome, repository: Repository, service: GNNService) -> None:
+    """Say how far its training can be trusted, which variants answer nothing, and its profile once: when it was
+    measured. Later nothing can be done about it but to train again, and of a revision that a compaction carried over
+    that would give other networks."""
     published = generated.published
-    for line in advice_on_training(published):
+    for line in (*advice_on_training(published), *advice_on_changes(published, service.spec)):
         typer.echo(line, err=True)
     if not generated.is_measured:
         return

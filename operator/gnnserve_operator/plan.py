@@ -436,6 +436,7 @@ def _build_status(
         updates=None
         if spec.updates is None
         else describe_updates(spec, 0 if result is None else result.offset, given.observed, identity.status, given.now),
+        graph_changes=spec.updates is not None,
     )
 
 

@@ -65,6 +65,10 @@ def test_the_most_variants_fit_a_termination_message(variants: tuple[VariantSumm
     assert encode_message(msgspec.structs.replace(result, variants=detailed)) == encode_message(result)
     few = msgspec.structs.replace(result, variants=detailed[:8])
     assert decode_result(encode_message(few)) == few
+    following = msgspec.structs.replace(few, following_tiers={variants[0].name: 0})
+    assert decode_result(encode_message(following)) == following
+    many = msgspec.structs.replace(result, variants=detailed, following_tiers={variants[0].name: 0})
+    assert decode_result(encode_message(many)) == result
 
 
 def test_a_message_of_an_earlier_version_is_encoded_as_it_was() -> None:

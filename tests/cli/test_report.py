@@ -22,6 +22,7 @@ from tests.support.pages.reports import (
     without_test_nodes,
 )
 from tests.support.profiles import latency, revision_manifest, variant
+from tests.support.serving.serving import without_overlays
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.profile import LinkScores
@@ -427,3 +428,35 @@ def test_accuracy_in_service_stands_beside_the_profiles_where_a_server_got_label
     assert "91.20 % (88.00 to 93.00; 1,500 nodes)" in text
     assert msgspec.to_builtins(report)["variants"][1]["inService"] is None
     assert "91.20 % (88.00 to 93.00; 1,500 nodes)" in Page(build_page(report)).cells
+
+
+# --- where the graph changes
+
+
+def test_a_report_beside_changes_is_of_the_variants_that_answer() -> None:
+    subject = replace(every_storage(), profile=without_overlays(every_storage().profile, "x1"))
+    whole, of_answering = report_of(subject), report_of(replace(subject, graph_changes=True))
+    assert [row.name for row in whole.variants] == ["x1", *(row.name for row in of_answering.variants)]
+    assert whole.summary.best.variant == "x1" != of_answering.summary.best.variant
+    tier = of_answering.tolerances.tiers[0]
+    assert (tier.tolerance_permille, tier.answer.relative_latency) == (0, 1)
+    assert tier.answer.variant == of_answering.summary.best.variant
+    assert of_answering.cautions[0].startswith("x1 holds the graph as it was generated, and answers nothing while it")
+    assert not any("answers nothing" in caution for caution in whole.cautions)
+    build_page(of_answering)
+
+
+def test_a_server_says_whether_its_graph_changes_and_an_option_of_a_folder(tmp_path: Path) -> None:
+    manifest = manifest_of()
+    stands = without_overlays(manifest.profile, "x1")
+    write_repository(tmp_path, msgspec.structs.replace(manifest, profile=stands))
+    assert "answers nothing" not in run(tmp_path)
+    assert "x1 holds the graph as it was" in run(tmp_path, "--with-updates")
+    answer = msgspec.structs.replace(served_answer(), profile=stands, standing=("x1",))
+    with fake_server(lambda _: Told(body=msgspec.to_builtins(answer))) as server:
+        assert "x1 holds the graph as it was" in run(server.url)
+        refused = run(server.url, "--with-updates", code=2)
+    assert "--with-updates: is about a folder, and a server says it itself; leave it out" in refused
+    nothing = without_overlays(manifest.profile, *(one.name for one in manifest.profile.variants))
+    write_repository(tmp_path / "none", msgspec.structs.replace(manifest, profile=nothing))
+    assert "no variant of revision" in run(tmp_path / "none", "--with-updates", code=2)

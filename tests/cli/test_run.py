@@ -31,13 +31,15 @@ from gnnserve_api.errors import DeviceError, RepositoryError, ResourceError
 from gnnserve_api.files.profile import Profile, VariantProfile
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.files.training import TrainingManifest, TrainingRun
-from gnnserve_cli.generating import warn_of_busy_machine
+from gnnserve_api.manifest import parse_manifest
+from gnnserve_cli.generating import GenerationOutcome, advise, warn_of_busy_machine
 from gnnserve_cli.generation_process import GenerationAnswer, GenerationRequest, carry_out
 from gnnserve_cli.main import app
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings
 from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.tracing.options import TracingOptions
 
 ROOT = Path(__file__).parents[2]
@@ -584,6 +586,25 @@ def test_a_profile_that_was_not_measured_now_is_not_advised_about(
     assert result.exit_code == 0
     assert "warning: " not in result.stderr
     assert "generate again" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("search", "words"),
+    [("Disabled", "leave the others out"), ("Auto", "The search kept the most accurate variant that follows")],
+)
+def test_variants_that_answer_nothing_beside_changes_are_named_by_each_start(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, search: str, words: str
+) -> None:
+    """Whether anything was generated: `updates` may be given when all is published."""
+    made = revision_manifest("r1")
+    made = msgspec.structs.replace(made, profile=serving.without_overlays(made.profile, "x2"))
+    outcome, repository = GenerationOutcome(made, is_measured=False), Repository(tmp_path, "default", "digits")
+    for beside in ("", "  updates: {log: {sqlite: {}}}\n"):
+        text = DIGITS.read_text().replace("  variants:\n", f"  variants:\n    search: {search}\n")
+        advise(outcome, repository, parse_manifest(f"{text}{beside}", "m.yaml"))
+        told = capsys.readouterr().err
+        assert ("note: no request is answered by x2 while spec.updates is given: " in told) is bool(beside)
+        assert (words in told) is bool(beside)
 
 
 @pytest.mark.parametrize(

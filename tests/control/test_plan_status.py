@@ -540,6 +540,23 @@ def test_the_status_tells_what_kubectl_get_shows() -> None:
     }
 
 
+@pytest.mark.parametrize(("updates", "tiers"), [(None, [0, 4, 9]), ({"log": {"sqlite": {}}}, [None, 0, 5])])
+def test_tiers_are_of_the_variants_that_answer(updates: dict[str, Any] | None, tiers: list[int | None]) -> None:
+    """Nothing is generated where `updates` is given or left out: the result tells both."""
+    namespace = Namespace(**({} if updates is None else {"updates": updates, "worker": {"replicas": 1}}))
+    namespace.settle()
+    result = make_result(namespace.job()["metadata"]["labels"]["gnnserve.dev/recipe"])
+    of_all = zip(result.variants, (0, 4, 9), strict=True)
+    result = msgspec.structs.replace(
+        result,
+        variants=tuple(msgspec.structs.replace(one, tier_permille=permille) for one, permille in of_all),
+        following_tiers={"x2": 0, "x4": 5},
+    )
+    namespace.finish_job(message=encode_message(result))
+    namespace.settle()
+    assert [variant.get("tierPermille") for variant in namespace.status["variants"]] == tiers
+
+
 def test_the_status_tells_every_variant_of_a_revision_with_the_most_and_the_longest_names() -> None:
     namespace = Namespace()
     namespace.settle()

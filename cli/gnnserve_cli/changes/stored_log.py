@@ -45,7 +45,7 @@ def compact_log(
     published = generated.published
     keep_models(service, stored, published)
     if retrain:
-        advise(generated, stored)
+        advise(generated, stored, service)
     # Before the result is shown: it is of a revision that answers whatever the one before it did.
     is_written = publish_visibly(service, stored, published, sinks)
     made_of = stored.made_of(published)

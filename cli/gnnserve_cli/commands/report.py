@@ -34,6 +34,15 @@ def report(
     revision: Annotated[
         str | None, typer.Option("--revision", metavar="NAME", help="Revision in a folder. Unset: the newest.")
     ] = None,
+    with_updates: Annotated[
+        bool,
+        typer.Option(
+            "--with-updates",
+            metavar="",
+            help="Leave out variants in a folder that do not follow changes of the graph, as workers do with "
+            "spec.updates. A server says it itself.",
+        ),
+    ] = False,
     latency_ms: Annotated[
         list[float] | None,
         typer.Option(
@@ -69,9 +78,11 @@ def report(
                 raise InputError(
                     option, "selects within a folder, and this is a server with one revision", "leave it out"
                 )
+        if with_updates:
+            raise InputError("--with-updates", "is about a folder, and a server says it itself", "leave it out")
         subject = fetch_subject(place, read_access(token_file, ca_file))
     else:
-        subject = load_subject(Path(place), service, revision)
+        subject = load_subject(Path(place), service, revision, graph_changes=with_updates)
     made = build_report(
         subject,
         f"gnnserve {importlib.metadata.version('gnnserve')}",

@@ -6,11 +6,12 @@ What is said beside each figure of the variants is in `captions.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import point_of
+from gnnserve_api.families import CHANGED_GRAPH, STORED_GRAPH, point_of
 from gnnserve_api.files.given_weights import says_misfits, says_unchecked
 from gnnserve_api.files.profile import LatencyProfile, Metric, Profile
 from gnnserve_api.files.provenance import Provenance
@@ -60,7 +61,7 @@ def build_report(
     tolerances_permille: Sequence[float] = (),
 ) -> Report:
     """`seeds`: the batch size of latencies, one that was measured; the largest without it."""
-    subject = printable_subject(subject)
+    subject, standing = _answering(printable_subject(subject))
     profile = subject.profile
     size = _size_index(profile, seeds)
     chosen_seeds = profile.variants[0].latency[size].seeds
@@ -81,7 +82,7 @@ def build_report(
         classes=subject.classes,
         multi_label=subject.multi_label,
         seeds=chosen_seeds,
-        cautions=_cautions(subject, rows, chosen_seeds, size),
+        cautions=(*_says_standing(standing), *_cautions(subject, rows, chosen_seeds, size)),
         summary=_summarize(profile, of_points, chosen_seeds),
         variants=rows,
         tolerances=_tolerances(of_points, tolerances_permille or DEFAULT_TOLERANCES_PERMILLE, rows),
@@ -102,6 +103,27 @@ def build_report(
         search=() if profile.search is None else profile.search.lines(),
         stale_layers=tell_stale_layers(profile),
     )
+
+
+def _answering(subject: ReportSubject) -> tuple[ReportSubject, Sequence[str]]:
+    """The subject with the variants that answer, and the names of the others. InputError: none does."""
+    profile = subject.profile.answering(CHANGED_GRAPH if subject.graph_changes else STORED_GRAPH)
+    if not profile.variants:
+        raise InputError(
+            "--with-updates", f"no variant of revision {subject.revision} follows changes of the graph", "leave it out"
+        )
+    answering = {variant.name for variant in profile.variants}
+    standing = [variant.name for variant in subject.profile.variants if variant.name not in answering]
+    return replace(subject, profile=profile), standing
+
+
+def _says_standing(names_of_others: Sequence[str]) -> Iterator[str]:
+    if names_of_others:
+        hold, answer = ("holds", "answers") if len(names_of_others) == 1 else ("hold", "answer")
+        yield (
+            f"{names(names_of_others)} {hold} the graph as it was generated, and {answer} nothing while it changes: "
+            "what is said here is of the other variants."
+        )
 
 
 def _size_index(profile: Profile, seeds: int | None) -> int:

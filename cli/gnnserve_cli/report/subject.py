@@ -40,6 +40,8 @@ class ReportSubject:
     """The device that a server computes on; None: it does not say, or this is a repository."""
     in_service: Mapping[str, ObservedShare] = field(default_factory=dict)
     """Accuracy by labels that a server got, by variant."""
+    graph_changes: bool = False
+    """Whether those variants alone answer that follow changes of the graph."""
 
 
 def printable_subject(subject: ReportSubject) -> ReportSubject:
@@ -86,6 +88,7 @@ def fetch_subject(url: str, access: ServerAccess = NO_ACCESS) -> ReportSubject:
         provenance=served.provenance,
         device=None if isinstance(served.device, msgspec.UnsetType) else served.device,
         in_service=_in_service(served),
+        graph_changes=not isinstance(served.standing, msgspec.UnsetType),
     )
 
 
@@ -96,9 +99,11 @@ def _in_service(served: VariantsAnswer) -> dict[str, ObservedShare]:
     return {each.name: each.labels for each in served.accuracy if each.labels is not None and each.name in known}
 
 
-def load_subject(root: Path, service: str | None, revision: str | None) -> ReportSubject:
+def load_subject(
+    root: Path, service: str | None, revision: str | None, *, graph_changes: bool = False
+) -> ReportSubject:
     """`service`: namespace/name, or the name alone where it is the only one of that name. `revision`: its name; the
-    newest without one. No array is opened."""
+    newest without one. `graph_changes`: as of `ReportSubject`, which no revision says. No array is opened."""
     from gnnserve_worker.repository.checks import read_graph_manifest  # noqa: PLC0415 - it brings numpy
 
     services, problems = load_services(root)
@@ -117,6 +122,7 @@ def load_subject(root: Path, service: str | None, revision: str | None) -> Repor
         multi_label=graph.multi_label,
         profile=manifest.profile,
         provenance=provenance_of(manifest, graph.source, graph.edges, graph.train_nodes, graph.schema.relations),
+        graph_changes=graph_changes,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gnnserve_api.families import PROJECTED, PRUNED, Family
+from gnnserve_api.families import PROJECTED, PRUNED, Capabilities, Family, point_of
 from gnnserve_api.files.search import SearchRecord
 from gnnserve_api.variants import Storage
 
@@ -343,6 +343,13 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     def judged(self) -> TaskFigures | NodeScores:
         """What all variants were judged by."""
         return self.variants[0].judged
+
+    def answering(self, needed: Capabilities) -> Profile:
+        """The profile of the variants that answer at all, where each must be capable of what is needed: of a graph that
+        changes, of those that follow (`CHANGED_GRAPH`). Their most accurate one is what losses, tolerances and tiers
+        count from."""
+        able = tuple(one for one in self.variants if point_of(one).capabilities.cover(needed))
+        return msgspec.structs.replace(self, variants=able)
 
     def variant(self, name: str) -> VariantProfile:
         return next(v for v in self.variants if v.name == name)

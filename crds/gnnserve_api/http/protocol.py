@@ -327,6 +327,13 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
         tuple[StaleLayerAnswer, ...] | UnsetType,
         Meta(description="Stored layers that changes leave stale (`spec.updates.refresh`); absent without any."),
     ] = UNSET
+    standing: Annotated[
+        tuple[str, ...] | UnsetType,
+        Meta(
+            description="Variants of the profile that answer nothing: the graph changes (`spec.updates`), and they do "
+            "not follow; absent without any."
+        ),
+    ] = UNSET
 
 
 class StaleLayerAnswer(msgspec.Struct, frozen=True, rename="camel"):

@@ -8,6 +8,8 @@ then. The operator stores the result beside the routing table, under `generation
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from gnnserve_api import decoding
@@ -46,6 +48,15 @@ class GenerationResult(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     """Offset of the log of changes that the graph was made at; 0: the graph of its source."""
     memory_bytes: int = 0
     """Files of the revision and of its graph that a worker maps; 0: an earlier gnnserve wrote the result."""
+    following_tiers: dict[str, int] = {}
+    """`VariantSummary.tier_permille` by name, among the variants that follow changes of the graph, which alone answer
+    with `spec.updates`; empty: they are the same, or there is no room for them."""
+
+    def tiers_permille(self, *, graph_changes: bool) -> Mapping[str, int]:
+        """The accuracy tolerance from which on each variant answers, by name; without those that never do."""
+        if graph_changes and self.following_tiers:
+            return self.following_tiers
+        return {variant.name: variant.tier_permille for variant in self.variants if variant.tier_permille is not None}
 
     @property
     def revision_bytes(self) -> int:
@@ -66,6 +77,7 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     variants: tuple[VariantSummary | _Row, ...]
     offset: int = 0
     memory_bytes: int = msgspec.field(default=0, name="memoryBytes")
+    following_tiers: dict[str, int] = msgspec.field(default_factory=dict, name="followingTiers")
 
 
 def encode_result(result: GenerationResult) -> str:
@@ -75,7 +87,8 @@ def encode_result(result: GenerationResult) -> str:
 def encode_message(result: GenerationResult) -> str:
     """The result as a termination message, as complete as fits."""
     rows: tuple[_Row, ...] = tuple((v.name, v.columns, v.accuracy_permille, v.latency_ms) for v in result.variants)
-    brief = msgspec.structs.replace(result, variants=tuple(VariantSummary(*row) for row in rows))
+    of_rows = tuple(VariantSummary(*row) for row in rows)
+    brief = msgspec.structs.replace(result, variants=of_rows, following_tiers={})
     for message in (_encode(result), _encode(brief)):
         if len(message.encode()) <= MAX_TERMINATION_MESSAGE_BYTES:
             return message
@@ -91,5 +104,6 @@ def decode_result(text: str | bytes) -> GenerationResult:
     message = decoding.decode(text, _Message)
     variants = (v if isinstance(v, VariantSummary) else VariantSummary(*v) for v in message.variants)
     return GenerationResult(
-        message.revision, message.recipe, message.graph, tuple(variants), message.offset, message.memory_bytes
-    )
+        message.revision, message.recipe, message.graph, tuple(variants), message.offset, message.memory_bytes,
+        message.following_tiers,
+    )  # fmt: skip

@@ -43,8 +43,8 @@ class EmbeddingsSpec(ApiModel):
     revision answers before they are done, and nothing is trained anew where this changes."""
 
     variant: Annotated[str, text(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", "the name of a variant", 63)] | None = None
-    """Name of the variant whose embeddings are computed. Absent: the most accurate one that has embeddings, of those that
-    follow changes of the graph where there are any."""
+    """Name of the variant whose embeddings are computed. Absent: the most accurate one that has embeddings, of
+    those that follow changes of the graph where there are any."""
     index: Annotated[bool, Audience.EMBEDDINGS | Audience.WORKERS] = True
     """Whether the index that `POST /v1/recommend` needs is made."""
     sinks: Annotated[tuple[EmbeddingSink, ...], Field(max_length=MOST_SINKS)] = ()

@@ -107,9 +107,11 @@ def build_status(
     now: datetime,
     in_service: Mapping[str, str],
     updates: UpdatesStatus | None,
+    graph_changes: bool,
 ) -> Status:
     """`in_service`: by variant, what `VariantStatus.accuracy_in_service` says."""
     variants = () if result is None else result.variants
+    tiers = {} if result is None else result.tiers_permille(graph_changes=graph_changes)
     status = GNNServiceStatus(
         observed_generation=generation,
         conditions=build_conditions(conditions, generation, before, now),
@@ -117,7 +119,7 @@ def build_status(
         revision=None if result is None else result.revision,
         base_variant=base_variant if any(variant.name == base_variant for variant in variants) else None,
         variant_names=" ".join(variant.name for variant in variants) or None,
-        variants=tuple(_variant(variant, in_service.get(variant.name)) for variant in variants),
+        variants=tuple(_variant(one, tiers.get(one.name), in_service.get(one.name)) for one in variants),
         workers=WorkersStatus(
             replicas=workers.existing,
             ready_replicas=len(workers.ready),
@@ -187,7 +189,7 @@ _LONGEST_MESSAGE = 4096
 """Longest message of a condition, enough for every termination message; the schema would refuse what is over 32,768."""
 
 
-def _variant(variant: VariantSummary, in_service: str | None) -> VariantStatus:
+def _variant(variant: VariantSummary, tier_permille: int | None, in_service: str | None) -> VariantStatus:
     return VariantStatus(
         name=variant.name,
         columns=variant.columns,
@@ -196,7 +198,7 @@ def _variant(variant: VariantSummary, in_service: str | None) -> VariantStatus:
         factor=variant.factor,
         size_bytes=variant.size_bytes,
         memory_bytes=variant.memory_bytes,
-        tier_permille=variant.tier_permille,
+        tier_permille=tier_permille,
         accuracy_in_service=in_service,
     )
 

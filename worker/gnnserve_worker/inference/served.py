@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import Capabilities
 from gnnserve_api.files.cascades import CascadeManifest
@@ -107,8 +105,7 @@ class ServedRevision:
         object.__setattr__(self, "paired", paired)
         gives = capabilities_of(embedded_task(manifest), manifest)
         object.__setattr__(self, "capabilities", gives)
-        able = tuple(one for one in manifest.profile.variants if gives[one.name].cover(self.changes.needed))
-        object.__setattr__(self, "answering", msgspec.structs.replace(manifest.profile, variants=able))
+        object.__setattr__(self, "answering", manifest.profile.answering(self.changes.needed))
         object.__setattr__(self, "has_embeddings", any(each.embeddings for each in gives.values()))
         tiers = stated_tiers(points_of(self.answering))
         by_variant = {within.point.name: permille for permille, within in tiers.items()}

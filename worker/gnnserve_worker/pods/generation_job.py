@@ -11,6 +11,8 @@ from pathlib import Path
 
 from gnnserve_api.advice import advice_on_profile, advice_on_training
 from gnnserve_api.errors import DamagedError, InputError
+from gnnserve_api.families import CHANGED_GRAPH
+from gnnserve_api.files.profile import Profile
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.pods.generation import GenerationResult, VariantSummary
@@ -138,7 +140,8 @@ def _summarize(manifest: RevisionManifest, offset: int, recipe: str, memory_byte
     what the revision was generated from where it was asked for by name. `memory_bytes`: of the files that serving it
     reads."""
     profile = manifest.profile
-    tiers = {within.point.name: permille for permille, within in stated_tiers(points_of(profile)).items()}
+    # Nothing is generated where `spec.updates` is given or left out later.
+    tiers, following = _tiers(profile), _tiers(profile.answering(CHANGED_GRAPH))
     return GenerationResult(
         revision=manifest.revision,
         recipe=recipe,
@@ -158,4 +161,11 @@ def _summarize(manifest: RevisionManifest, offset: int, recipe: str, memory_byte
         ),
         offset=offset,
         memory_bytes=memory_bytes,
+        following_tiers=following if following != tiers else {},
     )
+
+
+def _tiers(profile: Profile) -> dict[str, int]:
+    """By variant, the accuracy tolerance from which on it answers; without those that never do."""
+    found = stated_tiers(points_of(profile)) if profile.variants else {}
+    return {within.point.name: permille for permille, within in found.items()}

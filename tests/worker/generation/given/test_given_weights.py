@@ -177,6 +177,6 @@ def test_the_command_warns_of_weights_that_do_not_fit_the_labels(
 ) -> None:
     misfit = LabelMisfit("x1", 0.02, Majority(0.25, 160), ("red", "amber"), 0.95)
     made = msgspec.structs.replace(revision_manifest(), label_misfits=(misfit,))
-    advise(GenerationOutcome(made, is_measured=False), Repository(files, "default", "tiny"))
+    advise(GenerationOutcome(made, is_measured=False), Repository(files, "default", "tiny"), _service(files))
 
     assert "warning: x1 gives 0.020 of 160 validation nodes their label, and 0.950 with" in capsys.readouterr().err

@@ -92,7 +92,9 @@ def test_tolerances_and_tiers_begin_at_the_best_that_answers(updates: FakeUpdate
         assert (route["baseVariant"], route["allowedVariants"]) == (best, [best])
         assert [one["name"] for one in route["variants"]] == expected
         assert route["variants"][0]["lossPermille"] == 0
-        tiers = (await client.http.get("/v1/variants")).json()["tiers"]
+        told = (await client.http.get("/v1/variants")).json()
+        assert told.get("standing") == (None if updates is None else ["x1"])
+        tiers = told["tiers"]
         assert [one["variant"] for one in tiers] == expected
         assert (tiers[0]["tolerancePermille"], tiers[0]["relativeLatency"]) == (0, 1)
         answer = await client.http.post("/v1/predict", json={"nodes": [1], "strict": True})

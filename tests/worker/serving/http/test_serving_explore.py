@@ -6,11 +6,13 @@ import asyncio
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 from tests.support.generation.recommended_links import of_users, one_type, published
@@ -18,8 +20,9 @@ from tests.support.pages.browser import Browser, browser
 from tests.support.pages.contrasts import CONTRASTS
 from tests.support.serving.real_worker import NODES, RealWorker, load, publish
 from tests.support.serving.secured_worker import started
-from tests.support.serving.serving import FakeWorker, running
+from tests.support.serving.serving import FakeWorker, running, without_overlays
 
+from gnnserve_api.families import CHANGED_GRAPH
 from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
@@ -224,6 +227,26 @@ def test_a_node_is_found_and_shown_with_neighbours_answers_and_recommendations(t
     assert tab.complaints() == []
     host = urlsplit(url).netloc
     assert {urlsplit(each).netloc for each in tab.requested() if each.startswith("http")} == {host}
+
+
+class BesideChanges(RealWorker):
+    """Its x2 holds the graph as it was generated."""
+
+    def revision(self) -> ServedRevision:
+        still = load(self.repository)
+        profile = without_overlays(still.manifest.profile, "x2")
+        manifest = msgspec.structs.replace(still.manifest, profile=profile)
+        return replace(still, manifest=manifest, changes=replace(still.changes, needed=CHANGED_GRAPH))
+
+
+def test_a_variant_that_does_not_follow_changes_is_not_asked(tab: Browser, repository: Repository) -> None:
+    with started(Credentials(), of=BesideChanges(repository)) as served:  # type: ignore[arg-type]
+        tab.open(f"http://127.0.0.1:{served.port}/explore")
+        wait_for_node(tab)
+        lines = [line.strip() for line in tab.text("#answers").splitlines() if line.strip()]
+        assert len(lines) == 2 and lines[1].startswith("x2")
+        assert "not asked: does not follow changes of the graph" in lines[1]
+        assert tab.complaints() == []
 
 
 def test_recommendations_are_filtered_by_what_is_written(tab: Browser, url: str) -> None:

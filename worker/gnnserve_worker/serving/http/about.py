@@ -57,6 +57,7 @@ def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> Variant
         types=_types(revision),
         relations=_relations(revision),
         stale=_stale(revision),
+        standing=_standing(revision) or msgspec.UNSET,
         **_edges(revision),
         **revision.task.told(),
     )
@@ -103,6 +104,11 @@ def _stale(revision: ServedRevision) -> tuple[StaleLayerAnswer, ...] | msgspec.U
             rows, sensitivity = layer.rows, layer.sensitivity.bound
             told.append(StaleLayerAnswer(names, rows.count, rows.error, layer.read_error, sensitivity, loss, now))
     return tuple(told)
+
+
+def _standing(revision: ServedRevision) -> tuple[str, ...]:
+    answering = {variant.name for variant in revision.answering.variants}
+    return tuple(one.name for one in revision.manifest.profile.variants if one.name not in answering)
 
 
 def _edges(revision: ServedRevision) -> dict[str, Any]:
