@@ -242,10 +242,9 @@ class BesideChanges(RealWorker):
 def test_a_variant_that_does_not_follow_changes_is_not_asked(tab: Browser, repository: Repository) -> None:
     with started(Credentials(), of=BesideChanges(repository)) as served:  # type: ignore[arg-type]
         tab.open(f"http://127.0.0.1:{served.port}/explore")
-        wait_for_node(tab)
-        lines = [line.strip() for line in tab.text("#answers").splitlines() if line.strip()]
-        assert len(lines) == 2 and lines[1].startswith("x2")
-        assert "not asked: does not follow changes of the graph" in lines[1]
+        tab.wait_for("document.querySelectorAll('#answers tr').length === 1")
+        assert tab.text("#answers").startswith("x1")
+        assert tab.text("#standing") == "Not asked, since they do not follow changes of the graph: x2."
         assert tab.complaints() == []
 
 
@@ -320,17 +319,30 @@ def test_a_pair_is_shown_with_the_neighbours_of_both_and_found_from_recommendati
         assert tab.evaluate(readers) == [str(one["of"]) for one in told["neighbours"]]
         assert tab.evaluate("document.querySelectorAll('#picture circle.centre').length") == 2
         assert tab.evaluate("document.querySelector('#s-recommended').hidden")
+        assert "Label" not in tab.text("#s-neighbours thead") and "Influence" in tab.text("#s-neighbours thead")
         asked = {"pairs": [pair], "variant": told["variant"]}
         score = httpx.post(f"{address}v1/predict", json=asked).json()["scores"][0]
         assert f"{told['variant']}\t{score:.3f}" in tab.text("#answers")
         # A recommendation leads to its pair.
         tab.open(f"{address}explore#node={first}")
         tab.wait_for("document.querySelectorAll('#recommended tr').length > 0")
+        assert tab.text("#h-recommended") == "Recommended: the likeliest links that it does not have"
+        assert tab.text("#h-neighbours") == "Neighbours" and "Influence" not in tab.text("#s-neighbours thead")
         best = tab.text("#recommended button")
         tab.evaluate("document.querySelector('#recommended td button').click()")
         tab.wait_for("document.querySelector('#said').textContent.startsWith('Pair ')")
         assert tab.text("#said").startswith(f"Pair {first} and {best}, ")
         assert tab.complaints() == []
+
+
+def test_an_answer_that_no_edge_changes_is_told_and_shown_without_bars(tab: Browser, typed: Repository) -> None:
+    with started(Credentials(), of=RealWorker(typed)) as served:  # type: ignore[arg-type]
+        tab.open(f"http://127.0.0.1:{served.port}/explore#node=3")
+        tab.wait_for("document.querySelectorAll('#neighbours tr').length === 4")
+        assert tab.text("#explained").endswith("None of these edges changes it.")
+        widths = "[...document.querySelectorAll('#neighbours .bar span')].map((one) => one.offsetWidth)"
+        assert tab.evaluate(widths) == [0] * 4
+        assert tab.evaluate("document.querySelectorAll('#picture line.untold').length") == 4
 
 
 def test_a_node_that_is_not_there_is_told_in_words(tab: Browser, url: str) -> None:

@@ -21,7 +21,15 @@ from tests.support.machine.waiting import until
 from tests.support.pages.browser import Browser, browser
 from tests.support.pages.contrasts import CONTRASTS
 from tests.support.serving.secured_worker import started
-from tests.support.serving.serving import CLASSES, FakeWorker, running, service
+from tests.support.serving.serving import (
+    CLASSES,
+    TRADE_OFF,
+    FakeWorker,
+    running,
+    service,
+    variant,
+    without_overlays,
+)
 from tests.support.serving.slow_worker import PROFILE, SlowWorker, slow_worker
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
@@ -347,3 +355,66 @@ def test_the_page_shows_accuracy_in_service_beside_the_profile(tab: Browser, tmp
         tab.open(url + "/")
         tab.wait_for("document.querySelector('#rows').textContent.includes('75.0 (')")
         assert "In service: by the last 40 labels that clients sent, the same for all;" in tab.text("#caption")
+
+
+# Many variants, some of which do not follow changes
+
+
+_NAMES = (
+    *("x1", "x1-int8", "x2", "x2-int8", "projected", "projected-int8", "stored1", "stored1-int8", "stored2"),
+    *("stored2-int8", "mlp0", "mlp0-int8", "mlp1", "mlp1-int8"),
+    *("mlp0-then-x1-p5", "mlp0-then-x1-p20", "mlp0-then-x1-p60"),
+)
+_FIXED = ("stored2", "stored2-int8", "mlp1", "mlp1-int8")
+MANY = msgspec.structs.replace(
+    TRADE_OFF,
+    metric="rocAuc",
+    variants=tuple(
+        msgspec.structs.replace(
+            variant("x1", 0.79 - place // 10 * 0.1 - place % 3 * 1e-3, 0.03 + place % 4 * 0.02), name=name
+        )
+        for place, name in enumerate(_NAMES)
+    ),
+)
+"""In the picture most lie beside or upon each other."""
+_OVERLAPS = """(() => {
+  const boxes = [...document.querySelectorAll('#plot-frontier text.name')].map((one) => one.getBoundingClientRect());
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 2 && b.top < a.bottom - 2;
+  return boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => meet(a, b))).length;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def many() -> Iterator[str]:
+    """Address of a page of 17 variants, of which four do not follow the changes of the graph."""
+    worker = FakeWorker(profile=without_overlays(MANY, *_FIXED), updates=FakeUpdates())
+    with started(NO_CREDENTIALS, of=worker) as running:
+        yield f"http://127.0.0.1:{running.port}/"
+
+
+@pytest.mark.parametrize("width", [390, 820, 1300])
+def test_names_of_many_variants_do_not_overlap_and_tables_are_whole(tab: Browser, many: str, width: int) -> None:
+    tab.resize(width)
+    tab.open(many)
+    tab.wait_for("document.querySelectorAll('#rows tr').length === 17")
+    assert tab.evaluate(_OVERLAPS) == 0
+    assert tab.evaluate("document.querySelectorAll('#plot-frontier text.name').length") >= 3
+    assert tab.evaluate("document.querySelectorAll('#plot-frontier circle title').length") == 17 - len(_FIXED)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    if width == 1300:
+        assert tab.evaluate(
+            "(({scrollWidth, clientWidth}) => scrollWidth <= clientWidth)(document.querySelector('.scroll'))"
+        )
+
+
+def test_variants_that_follow_no_changes_come_last_and_are_nowhere_drawn(tab: Browser, many: str) -> None:
+    tab.open(many)
+    tab.wait_for("document.querySelectorAll('#rows tr').length === 17")
+    rows = [row.split() for row in tab.text("#rows").splitlines() if row.strip()]
+    assert {row[0] for row in rows[-4:]} == {*_FIXED}
+    assert all(" ".join(row[1:4]) == "(follows no changes)" for row in rows[-4:])
+    assert not any("(beyond" in row for row in rows)
+    for id_ in ("keys-shares", "plot-frontier"):
+        assert not any(f"{name} " in tab.text(f"#{id_}") for name in _FIXED)
+    assert "Test and validation: ROC-AUC." in tab.text("#caption")
+    assert "ROC-AUC, test split; x1 has 79.00 %" in tab.text("#accuracy-of")
