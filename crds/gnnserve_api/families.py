@@ -101,7 +101,7 @@ class FollowAxis(StrEnum):
     OVERLAYS = "overlays"
     """What a request brings along, and changes."""
     CHANGES = "changes"
-    """Changes alone: rows are made anew over lists by relation, or over several hops by one layer."""
+    """Changes alone: rows are made anew over several hops by one layer, or an earlier release generated them."""
     NOTHING = "nothing"
     """Rows hold neighbours of the graph as it was generated, and what they are made of is not kept."""
 

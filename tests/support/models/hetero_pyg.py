@@ -85,7 +85,7 @@ def edges_of(lists: Any) -> torch.Tensor:
 class RelationalModel(nn.Module):
     """RGCN as a user writes it: all nodes in one numbering, their features brought to one width."""
 
-    def __init__(self, data: GraphData, bases: int | None) -> None:
+    def __init__(self, data: GraphData, bases: int | None, layers: int = 2) -> None:
         super().__init__()
         self.embeddings = nn.ModuleDict(
             {kind.name: nn.Embedding(kind.nodes, HIDDEN) for kind in data.types if kind.features is None}
@@ -95,7 +95,7 @@ class RelationalModel(nn.Module):
         )
         relations = len(data.relations)
         self.convs = nn.ModuleList(
-            pyg.RGCNConv(HIDDEN, width, relations, num_bases=bases) for width in (HIDDEN, CLASSES)
+            pyg.RGCNConv(HIDDEN, width, relations, num_bases=bases) for width in [HIDDEN] * (layers - 1) + [CLASSES]
         )
 
     def forward(self, data: GraphData) -> torch.Tensor:
@@ -115,7 +115,7 @@ class RelationalModel(nn.Module):
             numbers.append(torch.full((own.shape[1],), number))
         for layer, conv in enumerate(self.convs):
             hidden = conv(hidden, torch.cat(edges, dim=1), torch.cat(numbers))
-            hidden = hidden.relu() if layer == 0 else hidden
+            hidden = hidden.relu() if layer < len(self.convs) - 1 else hidden
         return {kind.name: hidden[firsts[kind.name] : firsts[kind.name] + kind.nodes] for kind in data.types}
 
 

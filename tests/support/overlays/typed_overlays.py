@@ -26,27 +26,27 @@ from gnnserve_worker.serving.requests import Question
 Given = tuple[GraphData, LoadedRevision, Any]
 
 
-def made(folder: Path, architecture: str, variants: dict[str, Any] | None = None) -> Given:
-    data, service, model = described(folder, architecture, variants)
+def made(folder: Path, architecture: str, variants: dict[str, Any] | None = None, layers: int = 2) -> Given:
+    data, service, model = described(folder, architecture, variants, layers)
     return data, generated(folder, service), model
 
 
 def described(
-    folder: Path, architecture: str, variants: dict[str, Any] | None = None
+    folder: Path, architecture: str, variants: dict[str, Any] | None = None, layers: int = 2
 ) -> tuple[GraphData, GNNService, Any]:
     """The graph, a service over it with given weights, and torch_geometric's model, which has them."""
     source = write_folder(folder / "graph", shop())
     data = load_types(typed_source(source))
-    model = model_of(architecture, data)
-    spec = {**saved(model, folder / "model.safetensors"), **spec_of(architecture)}
+    model = model_of(architecture, data, layers)
+    spec = {**saved(model, folder / "model.safetensors"), **spec_of(architecture), "fanouts": [-1] * layers}
     return data, service_of(source, spec, variants), model
 
 
-def model_of(architecture: str, data: GraphData) -> Any:
+def model_of(architecture: str, data: GraphData, layers: int = 2) -> Any:
     """torch_geometric's, with weights drawn by a fixed seed."""
     torch.manual_seed(3)
     models = {"GraphSAGE": HeteroModel, "GAT": AttentionModel, "RGCN": partial(RelationalModel, bases=2)}
-    model: Any = models[architecture](data)
+    model: Any = models[architecture](data, layers=layers)
     with torch.no_grad():
         model(data)
     return model

@@ -124,9 +124,14 @@ def test_later_layers_follow_changes_over_as_many_hops(
             np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * largest, err_msg=f"{name}{storage}")
 
 
-def test_an_overlay_is_answered_over_the_graph_as_it_is_now(given: tuple[Path, Given]) -> None:
+@pytest.mark.parametrize("refresh", [None, RefreshBudget(rows=0, background_permille=0)], ids=["at once", "never"])
+def test_an_overlay_is_answered_over_the_graph_as_it_is_now(
+    given: tuple[Path, Given], refresh: RefreshBudget | None
+) -> None:
+    """By whoever tolerates nothing, whatever the budget for stale rows."""
     folder, (data, _, model) = given
     living, plain, draw = opened(folder), PlainTypedGraph(data, model), np.random.default_rng(6)
+    living.refreshing.budget = refresh
     served = served_by(living)
     for _ in range(4):
         living.apply(living.offset + 1, [batch_of(plain.random_batch(draw, 8), served)])
@@ -139,15 +144,20 @@ def test_an_overlay_is_answered_over_the_graph_as_it_is_now(given: tuple[Path, G
                     "edges": [[end.replace("new", "5000") for end in edge] for edge in edges]},
     }  # fmt: skip
     question = read(served, body)
-    seeds = question.nodes.copy()
-    view = view_of(served.graph.first_new, [Part(len(seeds), question.overlay, None)], seeds)
-    found = served.compute.infer("projected", seeds, 0, view=view).scores
+    infer_within = served.compute.infer_within
+    assert infer_within is not None
+    found = dict[str, np.ndarray]()
+    for name in ("projected", "stored1", "stored2"):
+        seeds = question.nodes.copy()
+        view = view_of(served.graph.first_new, [Part(len(seeds), question.overlay, None)], seeds)
+        found[name] = infer_within(0.0)(name, seeds, 0, view=view).scores
     plain.rows["user"][5000] = row
     relations = [(one.source, one.name, one.target) for one in data.relations]
     plain.change_edge(relations.index(("user", "buys", "item")), 5000, items[-1], adds=True)
     plain.change_edge(relations.index(("user", "knows", "user")), ids[-1], 5000, adds=True)
     expected = plain.scores()
-    np.testing.assert_allclose(found, np.roll(expected, 1, axis=0), atol=CLOSE, rtol=CLOSE)
+    for name, scores in found.items():
+        np.testing.assert_allclose(scores, np.roll(expected, 1, axis=0), atol=CLOSE, rtol=CLOSE, err_msg=name)
 
 
 @pytest.fixture(scope="module")

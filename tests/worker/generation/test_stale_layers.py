@@ -91,7 +91,7 @@ def test_layers_over_several_types_are_measured(tmp_path: Path) -> None:
     made(tmp_path, "GraphSAGE", TYPED_VARIANTS)
     (one,) = measured(opened_types(tmp_path).loaded)
     assert (one.layer, one.variant) == (2, "stored2")
-    assert {changes.kind for changes in one.changes} == {"edges", "newNodes"}
+    assert {changes.kind for changes in one.changes} == {"edges", "newNodes", "overlays"}
     assert all(changes.points[-1].differing == 0 for changes in one.changes)
 
 

@@ -15,7 +15,8 @@ from gnnserve_worker.inference.batch import infer_batch
 CLOSE = 1e-5
 RULES = [EdgeRules(Direction.UNDIRECTED), EdgeRules(Direction.DIRECTED)]
 MODELS = ("GraphSAGE", "GIN", "GCN", "GAT")
-STORED = {"two of three": (2,), "two and three of four": (2, 3), "scores": (3,)}
+STORED = {"two of three": ((2,), 3), "two and three of four": ((2, 3), 4), "scores": ((3,), 3), "one": ((1,), 1)}
+"""Stored layers, and how many the network has."""
 
 
 class Scene:
@@ -38,12 +39,11 @@ class Scene:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.direction)
-@pytest.mark.parametrize("stored", STORED.values(), ids=STORED)
+@pytest.mark.parametrize(("stored", "layers"), STORED.values(), ids=STORED)
 @pytest.mark.parametrize("architecture", MODELS)
 def test_answers_are_those_of_the_graph_that_has_what_requests_bring(
-    tmp_path: Path, architecture: str, stored: tuple[int, ...], rules: EdgeRules
+    tmp_path: Path, architecture: str, stored: tuple[int, ...], layers: int, rules: EdgeRules
 ) -> None:
-    layers = 4 if len(stored) > 1 else 3
     scene = Scene(tmp_path, architecture, rules, stored, layers)
     for layer in stored:
         variant = f"stored{layer}"

@@ -49,12 +49,12 @@ def expected_of(data: GraphData, model: Any, body: dict[str, Any]) -> tuple[np.n
     return scores[[int(node.partition("/")[2]) for node in body["nodes"]]], float(np.abs(scores).max())
 
 
-def answered(loaded: LoadedRevision, questions: list[Question]) -> list[np.ndarray]:
+def answered(loaded: LoadedRevision, questions: list[Question], variant: str = "projected") -> list[np.ndarray]:
     """Answers of one batch, as the engine makes it."""
     parts = [Part(len(one.nodes), one.overlay, one.wishes.seed) for one in questions]
     seeds = np.concatenate([one.nodes for one in questions])
     view = view_of(loaded.graph.nodes, parts, seeds)
-    scores = infer_batch(loaded, "projected", seeds, key=0, view=view).scores
+    scores = infer_batch(loaded, variant, seeds, key=0, view=view).scores
     return np.split(scores, np.cumsum([len(one.nodes) for one in questions])[:-1])
 
 
@@ -69,6 +69,33 @@ def test_random_overlays_are_answered_as_torch_geometric_does(given: Given) -> N
         for body, found in zip(bodies, answered(loaded, [read(served, body) for body in bodies]), strict=True):
             expected, largest = expected_of(data, exact, body)
             np.testing.assert_allclose(found, expected, atol=1e-5 * largest, rtol=0)
+
+
+STORED = {"one layer": (1, (1,)), "two layers": (2, (1, 2)), "three layers": (3, (1, 2, 3))}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("layers", "stored"), STORED.values(), ids=STORED)
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
+def test_stored_layers_answer_overlays_as_torch_geometric_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, layers: int, stored: tuple[int, ...]
+) -> None:
+    monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+    variants = {"stored": [*stored], "storedFollowChanges": True, "storage": ["float32", "float16"]}
+    data, loaded, model = made(tmp_path, architecture, variants, layers)
+    served, draw, exact = served_revision(loaded), np.random.default_rng(12), copy.deepcopy(model).double()
+    names = [f"stored{layer}{end}" for layer in stored for end in ("", "-float16")]
+    assert all(served.capabilities[name].overlay for name in names)
+    for _ in range(25):
+        bodies = [drawn_overlay(data, draw) for _ in range(4)]
+        questions, expected = (
+            [read(served, body) for body in bodies],
+            [expected_of(data, exact, body) for body in bodies],
+        )
+        for name in names:
+            close = 1e-2 if name.endswith("float16") else 1e-5
+            for found, (wanted, largest) in zip(answered(loaded, questions, name), expected, strict=True):
+                np.testing.assert_allclose(found, wanted, atol=close * largest, rtol=0, err_msg=name)
 
 
 def test_an_influence_is_what_the_answer_loses_where_the_node_does_not_read_the_other(given: Given) -> None:

@@ -41,9 +41,9 @@ from gnnserve_worker.inference.latency import rounded_ms
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.refreshed import refreshed
+from gnnserve_worker.models.rows import ReachesRows
 from gnnserve_worker.models.stored_layers import MadeForNodes, MakesLayer
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.opening.overlay_rows import OverlayRows
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.repository.revision_files import RevisionFiles
 from gnnserve_worker.repository.room import room_of
@@ -249,7 +249,8 @@ class _Experiment:
         self._make_right()
         ends_s = time.perf_counter() + _SCENE_SHARE * self._budget_s
         for one in self._layers:
-            if not isinstance(one.variant.rows, OverlayRows):
+            rows = one.variant.rows
+            if rows is None or rows.reaching is None:
                 continue
             answers = list[list[_Answer]]()
             for number, item in enumerate(asked):
@@ -257,14 +258,14 @@ class _Experiment:
                     break
                 overlay, seeds = self._played.brought(edges, item.nodes)
                 answers.append([
-                    self._ask_brought(one.variant, one.variant.rows, overlay, seeds.copy(), number, share)
+                    self._ask_brought(one.variant, rows.reaching, overlay, seeds.copy(), number, share)
                     for share in SHARES
                 ])  # fmt: skip
             errors, exact = [found[0].error for found in answers], [found[-1] for found in answers]
             one.changes.append(self._compare(one, "overlays", edges, asked, errors, answers, exact))
 
     def _ask_brought(
-        self, variant: LoadedVariant, rows: OverlayRows, overlay: Overlay, seeds: np.ndarray, key: int, share: float
+        self, variant: LoadedVariant, rows: ReachesRows, overlay: Overlay, seeds: np.ndarray, key: int, share: float
     ) -> _Answer:
         """Ask about nodes that an overlay brings (`seeds`, int64), with a budget for their own rows and that share of
         the others that it changes."""

@@ -14,9 +14,9 @@ import numpy as np
 from gnnserve_worker.inference.batch import Infer, Inference, StageTimes, draw_sample, infer_each
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.kernels.view import unpack
+from gnnserve_worker.models.rows import NOTHING_REACHED
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.opening.overlay_reach import NOTHING_REACHED
-from gnnserve_worker.opening.overlay_rows import ChoosingView, OverlayRows
+from gnnserve_worker.opening.overlay_rows import ChoosingView
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import Scratch
 from gnnserve_worker.staleness.refreshing import TURN_US, StaleLayer
@@ -52,7 +52,7 @@ def refreshed(infer: Infer, loaded: LoadedRevision, living: LivingRevision | Non
         ) -> Inference:
             found = variants.get(variant)
             rows = None if found is None or view is None or view.features is None else found[0].rows
-            reaching = rows if isinstance(rows, OverlayRows) and rows.layer > 1 else None
+            reaching = None if rows is None else rows.reaching
             if found is None or (reaching is None and not found[1].rows.count):
                 return infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
             began_s = time.perf_counter()

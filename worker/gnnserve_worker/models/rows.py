@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,8 +30,47 @@ FeaturesOf = Callable[[np.ndarray], np.ndarray]
 type]: zeros behind those of a narrower one."""
 
 
+class ReachedRows(NamedTuple):
+    """Rows of a stored layer that a sample reads and that are others in the views of their requests."""
+
+    keys: np.ndarray
+    """`node_keys` of their nodes, int64, ascending, distinct."""
+    origins: np.ndarray
+    """The stored node of each, int64; below 0 of a new one, for which nothing is stored."""
+    amounts: np.ndarray
+    """Estimates of how far each has moved, float32 [rows], above 0; 1 of a new node."""
+    times: np.ndarray
+    """How often the sample reads each, int64."""
+    is_asked: np.ndarray
+    """Whether it is the row of a node itself and not of a neighbour, bool."""
+
+    @property
+    def is_first(self) -> np.ndarray:
+        """Whether it is made whatever the budget: of a new node, or of a node itself. bool"""
+        is_first: np.ndarray = (self.origins < 0) | self.is_asked
+        return is_first
+
+
+NOTHING_REACHED = ReachedRows(
+    np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.bool_)
+)
+
+
+class ReachesRows(Protocol):
+    """Finder of the rows that requests change, some of which may be read as they are stored."""
+
+    def reached(self, view: BatchView, sample: NeighbourSample) -> ReachedRows:
+        """Rows that the sample reads otherwise than they are stored."""
+        ...  # pragma: no cover
+
+
 class MakesRows(Protocol):
     """Maker of rows of nodes that a table has no row for, or no longer the right one."""
+
+    @property
+    def reaching(self) -> ReachesRows | None:
+        """What finds rows of which a batch may choose some; None: all are made that requests change."""
+        ...  # pragma: no cover
 
     @property
     def made_of(self) -> Sequence[RowsOfFeatures]:
@@ -139,6 +178,11 @@ class RowMaker:
     made_of: tuple[RowsOfFeatures, ...]
     """What makes rows of features of each type."""
     places: RowPlaces
+
+    @property
+    def reaching(self) -> None:
+        """As `MakesRows.reaching`."""
+        return None
 
     @property
     def names_leaves(self) -> bool:

@@ -21,7 +21,8 @@ from gnnserve_worker.models.network import Layer, Linear, NetworkLayer, copy_of_
 from gnnserve_worker.models.rows import RenewedRows, RowMaker, encode_to_write, write_rows
 from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.parallel import map_parallel
-from gnnserve_worker.tables.table import Rows, Table
+from gnnserve_worker.sampling.neighbours import NeighbourSample
+from gnnserve_worker.tables.table import Rows, RowsBehind, Table
 
 _space = LayerScratch()
 _MOST_WRITTEN = 512
@@ -237,22 +238,24 @@ class StoredRelationMaker:
         """As `MakesLayer.make`."""
         if self.is_last:
             nodes = nodes[nodes < len(self.table.own.values)]
-        return self.rows.renew(self._hidden_of(nodes), nodes)
+        kinds = np.searchsorted(unpack_layout(self.graph.layout)[2], nodes, side="right") - 1
+        return self.rows.renew(self.hidden_of(_space.sample_relations(self.graph, nodes), kinds, _space), nodes)
 
     def put(self, made: RenewedRows, *, in_parallel: bool = False) -> None:
         """As `MakesLayer.put`."""
         replace(made, table=self.table).put(in_parallel=in_parallel)
 
-    def _hidden_of(self, nodes: np.ndarray) -> np.ndarray:
-        """float32 [nodes, outputs]"""
-        graph, layer, outputs = self.graph, self.layer, self.layer.outputs
-        sample = _space.sample_relations(graph, nodes)
-        flat, rows = layer.gather(self.source, sample, _space.activations), len(sample.nodes)
-        hidden = np.empty((len(nodes), outputs), np.float32)
+    def hidden_of(
+        self, sample: NeighbourSample, kinds: np.ndarray, space: LayerScratch, behind: RowsBehind | None = None
+    ) -> np.ndarray:
+        """What the layer makes of the seeds of a sample of whole lists: float32 [seeds, outputs]. `kinds`: the place of
+        the type of each, int64. `behind`: rows behind those of `source`."""
+        layer, outputs, rows = self.layer, self.layer.outputs, len(sample.nodes)
+        flat = layer.gather(self.source, sample, space.activations, behind)
+        hidden = np.empty((len(kinds), outputs), np.float32)
         copy_of_seeds(sample, flat[: rows * outputs].reshape(rows, outputs), hidden)
         if not self.is_last:
             np.maximum(hidden, 0, out=hidden)
         if self.without_output:
-            kinds = np.searchsorted(unpack_layout(graph.layout)[2], nodes, side="right") - 1
             hidden[np.isin(kinds, self.without_output)] = 0
         return hidden

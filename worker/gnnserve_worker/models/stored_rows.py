@@ -52,6 +52,11 @@ class StoredRowMaker:
         return ()
 
     @property
+    def reaching(self) -> None:
+        """As `MakesRows.reaching`."""
+        return None
+
+    @property
     def names_leaves(self) -> bool:
         """A node that gains neighbours has another output, also where it is a leaf."""
         return True

@@ -35,8 +35,9 @@ class LayerScratch(threading.local):
         )  # fmt: skip
         return sample if roots is None else weigh(sample, graph.indptr, roots, self._scratch, view)
 
-    def sample_relations(self, graph: Graph, nodes: np.ndarray) -> NeighbourSample:
-        """All neighbours of these nodes (int64) by all relations."""
+    def sample_relations(self, graph: Graph, nodes: np.ndarray, view: SampleView | None = None) -> NeighbourSample:
+        """All neighbours of these nodes (int64) by all relations. `view`: these nodes'."""
         return sample_relations(
-            graph.indptr, graph.indices, nodes, _WHOLE_LISTS, 0, self._scratch, layout=graph.layout, share=True
-        )
+            graph.indptr, graph.indices, nodes, _WHOLE_LISTS, 0, self._scratch, layout=graph.layout, share=True,
+            view=view,
+        )  # fmt: skip

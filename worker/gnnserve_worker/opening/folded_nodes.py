@@ -40,6 +40,11 @@ class FoldedNodes:
         return ()
 
     @property
+    def reaching(self) -> None:
+        """As `MakesRows.reaching`."""
+        return None
+
+    @property
     def names_leaves(self) -> bool:
         """A node that gains neighbours has another row."""
         return True

@@ -27,7 +27,7 @@ from gnnserve_worker.models.network import Activations, Linear
 from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.models.rows import encode_rows, encode_to_write, pad_rows, write_rows
 from gnnserve_worker.models.stored_layers import MadeRows
-from gnnserve_worker.opening.overlay_rows import SeenNodes
+from gnnserve_worker.opening.overlay_rows import ReadPlaces, SeenNodes, name_by_node
 from gnnserve_worker.programs.numbering import seed_rows
 from gnnserve_worker.sampling.batch_view import BatchView, FeatureRows
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Sampler, Scratch
@@ -190,10 +190,15 @@ class ListedLayerMaker:
         ((values, scales),) = made.rows
         write_rows(self.table.rows, made.nodes, values, scales, in_parallel=in_parallel)
 
-    def make_seen(self, nodes: np.ndarray, origins: np.ndarray, seen: SeenNodes) -> RowsBehind:
+    def name(self, sample: NeighbourSample, places: ReadPlaces, kinds: np.ndarray) -> Sequence[np.ndarray]:
+        """As `MakesSeenRows.name`."""
+        return name_by_node(sample, places, self.table.nodes)
+
+    def make_seen(
+        self, nodes: np.ndarray, kinds: np.ndarray, read: Sequence[np.ndarray], seen: SeenNodes
+    ) -> RowsBehind:
         """As `MakesSeenRows.make_seen`."""
-        is_new, rows = origins < 0, self.table.rows
-        kinds = np.where(is_new, -1 - origins, self.kinds_of(np.where(is_new, 0, origins)))
+        rows = self.table.rows
         values, scales = encode_rows(rows, pad_rows(rows, self.rows_of(nodes, kinds, seen)))
         return RowsBehind(values, scales, values, scales)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernels.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, unpack
+from gnnserve_worker.models.rows import ReachedRows
 from gnnserve_worker.programs.numbering import seed_rows
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Sampler, Scratch
 
@@ -37,32 +37,6 @@ def node_keys(views: np.ndarray, nodes: np.ndarray) -> np.ndarray:
 def of_node_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The views (int32) and nodes (int64) that `node_keys` numbers."""
     return (keys >> _VIEW_BITS).astype(np.int32), keys & ((1 << _VIEW_BITS) - 1)
-
-
-class ReachedRows(NamedTuple):
-    """Rows of a stored layer that a sample reads and that are others in the views of their requests."""
-
-    keys: np.ndarray
-    """`node_keys` of their nodes, int64, ascending, distinct."""
-    origins: np.ndarray
-    """The stored node of each, int64; below 0 of a new one, for which nothing is stored."""
-    amounts: np.ndarray
-    """Estimates of how far each has moved, float32 [rows], above 0; 1 of a new node."""
-    times: np.ndarray
-    """How often the sample reads each, int64."""
-    is_asked: np.ndarray
-    """Whether it is the row of a node itself and not of a neighbour, bool."""
-
-    @property
-    def is_first(self) -> np.ndarray:
-        """Whether it is made whatever the budget: of a new node, or of a node itself. bool"""
-        is_first: np.ndarray = (self.origins < 0) | self.is_asked
-        return is_first
-
-
-NOTHING_REACHED = ReachedRows(
-    np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.bool_)
-)
 
 
 class _Memory(threading.local):

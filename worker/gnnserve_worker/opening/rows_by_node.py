@@ -117,8 +117,8 @@ class RowsByNode:
         return StoredRowMaker(stored, products, averages=rest.layers[0].aggregation.plain)
 
     def _deeper_rows(self, variant: VariantManifest) -> OverlayRows | None:
-        """Maker of rows of a table that stores a layer behind the first, where requests reach; None: it stores none, or
-        its rows cannot be made for requests."""
+        """Maker of rows of a table that stores a layer behind the first, or scores of the only one, where requests
+        reach; None: it stores none, or its rows cannot be made for requests."""
         followed = followed_of(variant)
         if followed is None or not point_of(variant).capabilities.overlay:
             return None
@@ -126,11 +126,13 @@ class RowsByNode:
         if products is None:
             return None
         first, *others = self._layers_of(variant, followed)
-        rows: MakesRows = StoredRowMaker(first, products, averages=others[0].layer.aggregation.plain)
         reach = OverlayReach(self._graph.seen, self.sample, first.weighs_neighbours)
+        if not others:
+            return OverlayRows(StoredSeenRows(first), products, reach, first.number)
+        rows: MakesRows = StoredRowMaker(first, products, averages=others[0].layer.aggregation.plain)
         for maker in others:
             rows = OverlayRows(StoredSeenRows(maker), rows, reach, maker.number)
-        assert isinstance(rows, OverlayRows)  # noqa: S101 - the first layer alone has a correction in place of these
+        assert isinstance(rows, OverlayRows)  # noqa: S101 - there are others
         return rows
 
     def _followed(self) -> tuple[StoredLayerMaker, ...]:

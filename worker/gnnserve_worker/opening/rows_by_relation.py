@@ -13,6 +13,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
+from gnnserve_api.families import point_of
 from gnnserve_api.files.repository import FollowedManifest, NetworkManifest, TableManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.store import Graph
@@ -27,6 +28,8 @@ from gnnserve_worker.models.stored_layers import StoredRelationMaker
 from gnnserve_worker.opening.changes import FollowedRows, layers_by_number
 from gnnserve_worker.opening.loaded import CORRECTION, OpenedGraph, TypeRowRecipe
 from gnnserve_worker.opening.networks import fanouts_misfit, followed_of
+from gnnserve_worker.opening.overlay_reach import OverlayReach
+from gnnserve_worker.opening.overlay_rows import OverlayRows, RelationSeenRows
 from gnnserve_worker.opening.spread_tables import SpreadTable, spread_table
 from gnnserve_worker.opening.type_recipe import type_recipe
 from gnnserve_worker.repository import paths
@@ -66,7 +69,7 @@ class RowsByRelation:
             relations=self._reads(variant.table),
         )  # fmt: skip
         if recipe is None or variant.stored is not None:
-            return network, None
+            return network, None if recipe is None else self._overlaid_rows(variant, recipe)
         return network, self._product_maker(variant.table, variant.network, recipe)
 
     def followed(self) -> FollowedRows:
@@ -77,6 +80,19 @@ class RowsByRelation:
                 if (followed := followed_of(variant)) is not None:
                     made = self._stored_layers(variant, followed, recipe) | made
         return FollowedRows(tuple(self._products.values()), layers_by_number(made.values()))
+
+    def _overlaid_rows(self, variant: VariantManifest, recipe: _Recipe) -> OverlayRows | None:
+        """Maker of rows of a table that stores a layer, where requests reach; None: they cannot be made there."""
+        followed = followed_of(variant)
+        if followed is None or not point_of(variant).capabilities.overlay:
+            return None
+        made = self._stored_layers(variant, followed, recipe)
+        reach = OverlayReach(self._graph, self.sample, weighs_neighbours=False)
+        rows: MakesRows = self._product_maker(followed.layers[0].products, followed.network, recipe)
+        for maker in made.values():
+            rows = OverlayRows(RelationSeenRows(maker), rows, reach, maker.number)
+        assert isinstance(rows, OverlayRows)  # noqa: S101 - a layer is stored
+        return rows
 
     def _reads(self, table: str) -> RelationTable:
         return RelationTable.of(self._graph, self._spread[table].first_rows)

@@ -505,7 +505,7 @@ class StagedRevision:
         )
         manifest = msgspec.structs.replace(manifest, **sections)
         stale = measure_stale(self._as_served(manifest)) or profile.stale
-        if stale is not UNSET or any(map(_makes_deeper_rows, variants)):
+        if stale is not UNSET or any(map(_makes_rows_for_requests, variants)):
             profile = msgspec.structs.replace(profile, stale=stale)
             manifest = msgspec.structs.replace(manifest, schema_version=STALE_SCHEMA_VERSION, profile=profile)
         expected = set(checks.files_beside_tables(manifest))
@@ -520,10 +520,13 @@ class StagedRevision:
         return manifest
 
 
-def _makes_deeper_rows(variant: VariantManifest) -> bool:
-    """Whether rows of a layer behind the first are made where requests reach, which earlier releases do not do."""
-    is_deeper = variant.stored is not None and variant.stored.layer > 1
-    return is_deeper and point_of(variant).capabilities.overlay
+def _makes_rows_for_requests(variant: VariantManifest) -> bool:
+    """Whether rows of a stored layer are made where requests reach, which earlier releases do for first layers of one
+    type and for those that a manifest lists."""
+    stored = variant.stored
+    if stored is None or stored.followed is None or not point_of(variant).capabilities.overlay:
+        return False
+    return stored.layer > 1 or variant.network.kind is NetworkKind.LAYERS
 
 
 def _is_of_other_rows(variant: VariantManifest) -> bool:

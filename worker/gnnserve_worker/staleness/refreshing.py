@@ -30,8 +30,8 @@ from gnnserve_api.files.profile import StaleLayerProfile
 from gnnserve_api.limits import RefreshBudget
 from gnnserve_worker.graph.found_nodes import distinct
 from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.models.rows import NOTHING_REACHED, ReachedRows
 from gnnserve_worker.models.stored_layers import MakesLayer, parts_of
-from gnnserve_worker.opening.overlay_reach import NOTHING_REACHED, ReachedRows
 from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.staleness.choice import beyond, choose, within
 from gnnserve_worker.staleness.loss import LEAST_PERMILLE, ReadErrors, Sensitivity, StaleRead, loss_permille

@@ -237,11 +237,8 @@ class StoredPlanner:
 def _point_of(layer: int, spec: GNNServiceSpec) -> VariantPoint:
     """Rows of the first layer are made anew where a request reaches, and those of later ones where the rows are kept
     that they are made of. The first layer of one is the last one: its output is the scores."""
-    is_corrected = layer == 1 < len(spec.model.fanouts)
-    if is_corrected or (layer > 1 and spec.variants.stored_follow_changes):
-        return STORED
-    follows = FollowAxis.CHANGES if spec.variants.stored_follow_changes else FollowAxis.NOTHING
-    return replace(STORED, follows=follows)
+    is_kept = layer == 1 < len(spec.model.fanouts) or spec.variants.stored_follow_changes
+    return STORED if is_kept else replace(STORED, follows=FollowAxis.NOTHING)
 
 
 def stored_layers_bytes(outline: Outline, network: NetworkManifest, layers: Collection[int]) -> int:
@@ -284,7 +281,7 @@ def _variant(
 ) -> PlannedVariant:
     tensors = dict(below.left_tensors)
     correction = followed = None
-    if point.follows is FollowAxis.OVERLAYS and below.layer == 1:
+    if point.follows is FollowAxis.OVERLAYS and below.layer == 1 < made_from.network.layers:
         correction = CorrectionManifest(
             network=made_from.network, products=below.products, aggregated=below.continued_table
         )

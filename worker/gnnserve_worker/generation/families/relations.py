@@ -48,7 +48,6 @@ from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.models.tail import tail_of
 from gnnserve_worker.opening.loaded import CORRECTION
 
-_FOLLOWING = replace(STORED, follows=FollowAxis.CHANGES)
 _STORED_GRAPH = replace(STORED, follows=FollowAxis.NOTHING)
 
 
@@ -148,7 +147,7 @@ def _plans_of_model(
             case ChannelsTable.PROJECTED:
                 plans.append(planning.projected(fewer_channels(PROJECTED)))
             case ChannelsTable.STORED:
-                plans.append(planning.stored({1: fewer_channels(_FOLLOWING)}))
+                plans.append(planning.stored({1: fewer_channels(STORED)}))
             case ChannelsTable.FEATURES:
                 pass  # planned beside those of all channels, whose tables they read
             case _:
@@ -157,8 +156,8 @@ def _plans_of_model(
 
 
 def _point_of(layer: int, last: int, spec: GNNServiceSpec) -> VariantPoint:
-    """The point of a stored layer: later ones, and the scores, follow changes where that is asked for."""
-    return _FOLLOWING if layer == 1 < last or spec.variants.stored_follow_changes else _STORED_GRAPH
+    """The point of a stored layer: later ones, and the scores, are made anew where that is asked for."""
+    return STORED if layer == 1 < last or spec.variants.stored_follow_changes else _STORED_GRAPH
 
 
 def fewer_channels(point: VariantPoint) -> VariantPoint:
@@ -213,8 +212,8 @@ class _NetworkPlanner:
     def stored(self, points: Mapping[int, VariantPoint]) -> FamilyPlan:
         """What is left of the network behind each of these layers, from each storage, at its point."""
         layers, storages, subject = self.network.layers, storages_of(self.spec), self.subject
-        following = [layer for layer, point in points.items() if point.follows is FollowAxis.CHANGES]
-        # What rows are made of where the graph changes, in float32: products, and the layers between.
+        following = [layer for layer, point in points.items() if point.follows is not FollowAxis.NOTHING]
+        # What rows are made of where the graph changes or requests reach, in float32: products, and the layers between.
         tables, variants = [self._products(Storage.FLOAT32)] if following else [], list[PlannedVariant]()
         means = [means_by_relation(subject.data, one) for one in subject.data.relations if layers[0].heads is None]
         hidden = self.states
@@ -247,11 +246,11 @@ class _NetworkPlanner:
         return plan_table(name, storage, graph, layers[number], hidden, is_last=is_last)
 
     def _stored_variant(self, point: VariantPoint, number: int, storage: Storage) -> PlannedVariant:
-        """The network behind so many layers, with what rows of its table are made of where the graph changes: tables,
+        """The network behind so many layers, with what rows of its table are made of where they are others: tables,
         and the weights of the layers whose products these hold."""
         name, layers, whole = self.network.named(stored_layer_name(number, storage)), self.network.layers, self.network
         one = self._variant(point, name, number, storage)
-        if point.follows is not FollowAxis.CHANGES:
+        if point.follows is FollowAxis.NOTHING:
             return one
         kept = {
             f"{CORRECTION}{key}": tensor
