@@ -155,6 +155,8 @@ def test_a_revision_with_overlays_warms_up(given: Given) -> None:
         ({"nodes": [{"id": "shop/1"}]}, '"shop" is no type of nodes; types are user, item, tag'),
         ({"edges": [["user/1", "sells", "item/2"]]},
          "overlay.edges[0][1]: no relation is user sells item; relations are user knows user, user buys item"),
+        ({"edges": [["user/1", "item/2"]]}, '"item/2"]; give a source, a relation and a target: ["user/17", "buys", '),
+        ({"edges": {}}, "give a list of edges, each a source, a relation and a target"),
         ({"edges": [["item/1", "buys", "user/2"]]}, "no relation is item buys user"),
         ({"edges": [["item/1", "rev_buys", "user/2"]]}, "item rev_buys user is the reverse of a relation"),
         ({"edges": [["user/1", "buys", "item/99"]]},

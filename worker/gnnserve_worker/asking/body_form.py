@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from gnnserve_api import decoding
 from gnnserve_worker.asking.features import RANGE_REMEDY
+from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import WISHES, ErrorCode, RequestError, cut, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph
 
@@ -35,6 +36,11 @@ _NODE = '{"id": …, "features": …}'
 _FEATURE = "give a number"
 LIST_OF_PAIRS = "give a list of pairs of node ids: [[source, target], …]"
 PAIR = "give a pair of node ids: [source, target]"
+_BY_RELATION = {
+    LIST_OF_PAIRS: 'give a list of edges, each a source, a relation and a target: [["user/17", "buys", "item/3"]]',
+    PAIR: 'give a source, a relation and a target: ["user/17", "buys", "item/3"]',
+}
+"""Remedies that stand in their place where edges name their relation."""
 
 
 def node_remedies(place: str) -> dict[str, str]:
@@ -146,7 +152,8 @@ class BodyForm:
             return self.body_remedy(revision)
         if place in self.ids:
             return f"node ids of this graph are {'texts' if revision.graph.naming.are_texts else 'integers'}"
-        return self.graph_remedies(revision).get(place) or self.remedies.get(place, "")
+        found = self.graph_remedies(revision).get(place) or self.remedies.get(place, "")
+        return _BY_RELATION.get(found, found) if revision.graph.naming.form is IdForm.WITH_TYPES else found
 
 
 def decode_body(decoder: msgspec.json.Decoder[Any], body: bytes, revision: AskedRevision, form: BodyForm) -> Any:

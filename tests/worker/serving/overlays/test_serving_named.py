@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.support.changes.changes_reader import revision
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.serving.http_errors import error_of, overload, samples_of, slow_worker
 from tests.support.serving.serving import TRADE_OFF, Client, FakeWorker, running, service, without_overlays
 
@@ -245,6 +246,19 @@ def test_a_variant_without_embeddings_is_refused_with_those_that_have_some(
         assert answered_by(await ask(client, "x4")) == "x4"
 
     on_worker(scenario, FakeWorker(profile=msgspec.structs.replace(TRADE_OFF, variants=variants)))
+
+
+def test_a_variant_that_follows_no_changes_is_refused_whatever_is_asked() -> None:
+    async def scenario(client: Client) -> None:
+        for fields in ({}, {"return": ["embeddings"]}):
+            error = error_of(await in_json(client, "x4", **fields))
+            assert error["code"] == "VariantUnable"
+            assert error["message"] == (
+                "variant: variant x4 does not follow changes of the graph, and answers nothing; choose from x1, x8, or "
+                "leave it out"
+            )
+
+    on_worker(scenario, FakeWorker(profile=without_overlays(TRADE_OFF, "x4"), updates=FakeUpdates()))
 
 
 def test_a_variant_that_knows_no_overlays_is_refused_with_those_that_do() -> None:

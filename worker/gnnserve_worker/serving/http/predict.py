@@ -470,13 +470,13 @@ def check_variant(name: str, outputs: Sequence[str], brings_overlay: bool, revis
     )
     if gives.cover(needed):
         return name
-    missing = needed.in_words()
-    if not gives.changes and needed.changes:
-        missing = " and ".join(filter(None, (missing, "a graph that changes")))
+    lacking = f"cannot answer requests with {needed.in_words()}"
+    if needed.changes and not gives.changes:
+        lacking = "does not follow changes of the graph, and answers nothing"
     able = ", ".join(other for other, capable in revision.capabilities.items() if capable.cover(needed))
     raise RequestError(
         ErrorCode.VARIANT_UNABLE,
         where,
-        f"variant {name} cannot answer requests with {missing}",
+        f"variant {name} {lacking}",
         f"choose from {able}, or leave it out" if able else "leave it out",
     )

@@ -57,18 +57,12 @@ def _relation_example(revision: ServedRevision) -> str:
     return f'{{"edges": [{shown_value([first(relation.source), relation.name, first(relation.target)])}]}}'
 
 
-_EDGE_BY_RELATION = 'give a source, a relation and a target: ["user/17", "buys", "item/3"]'
-_EDGES_BY_RELATION = 'give a list of edges, each a source, a relation and a target: [["user/17", "buys", "item/3"]]'
 RELATION_CHANGES = BodyForm(
     CHANGES.members,
     frozenset(),
     {
         **CHANGES.remedies,
-        "edges": _EDGES_BY_RELATION,
-        "edges[]": _EDGE_BY_RELATION,
         "edges[][]": "name a relation, between the two ends",
-        "removedEdges": _EDGES_BY_RELATION,
-        "removedEdges[]": _EDGE_BY_RELATION,
         "removedEdges[][]": "name a relation, between the two ends",
     },
     _relation_example,
