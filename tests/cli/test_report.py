@@ -404,7 +404,7 @@ def test_options_out_of_range_are_refused(arguments: list[str]) -> None:
     assert "is not between" in run("nowhere", *arguments, code=2)
 
 
-def test_a_report_of_links_speaks_of_nodes_of_links() -> None:
+def test_a_report_of_links_speaks_of_links() -> None:
     scores = LinkScores(840, 0.9, 0.9, 460, 240, 0.2, 0.7, 0.4, 20)
     plain = subject_of(variant(1), variant(4))
     figures = {"validation_figures": scores, "test_figures": scores}
@@ -413,9 +413,24 @@ def test_a_report_of_links_speaks_of_nodes_of_links() -> None:
     assert {"validationLinks", "testLinks"} <= msgspec.json.decode(msgspec.json.encode(made[0])).keys()
     links = msgspec.structs.replace(plain.profile, metric="rocAuc", variants=tuple(made))
     text = printed(report_of(replace(plain, profile=links)))
-    assert "has a ROC-AUC of 98.89 % on 360 nodes of validation links" in text
-    assert "held on nodes of test links, which training did not see" in text
-    assert "360 validation nodes cannot" not in text
+    assert "has a ROC-AUC of 98.89 % on 840 validation links" in text
+    assert "held on test links, which training did not see" in text
+    assert "Accuracies come from 840 validation links" in text
+    assert "no share of links: its intervals are approximate, as if every link were right" in text
+    assert "840 validation, 840 test links; training has the others" in text
+    # Pairs are judged, and as many nodes of them are profiled as there are.
+    assert "There are fewer nodes of validation links (360) than a batch of 1,024 has" in text
+    assert not re.search(r"360 (validation )?nodes (cannot|of validation links)|validation nodes cannot", text)
+    assert "Average precision, test" in text and "ROC-AUC, test" not in text
+
+
+def test_a_report_of_links_counts_them_for_its_intervals() -> None:
+    scores = LinkScores(100_000, 0.9, 0.9, 460, 240, 0.2, 0.7, 0.4, 20)
+    plain = subject_of(variant(1), variant(4))
+    made = [msgspec.structs.replace(one, validation_figures=scores) for one in plain.profile.variants]
+    links = msgspec.structs.replace(plain.profile, metric="rocAuc", variants=tuple(made))
+    few, many = (report_of(replace(plain, profile=of)).variants[0].validation for of in (plain.profile, links))
+    assert (many.high - many.low) < 0.1 * (few.high - few.low)
 
 
 def test_accuracy_in_service_stands_beside_the_profiles_where_a_server_got_labels() -> None:

@@ -13,7 +13,7 @@ from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import CHANGED_GRAPH, STORED_GRAPH, point_of
 from gnnserve_api.files.given_weights import says_misfits, says_unchecked
-from gnnserve_api.files.profile import LatencyProfile, Metric, Profile
+from gnnserve_api.files.profile import LatencyProfile, Profile
 from gnnserve_api.files.provenance import Provenance
 from gnnserve_api.files.training import says_rising, says_unlearnt
 from gnnserve_api.http.live_accuracy import ObservedShare
@@ -42,11 +42,22 @@ from gnnserve_cli.report.stability import compare_rankings
 from gnnserve_cli.report.stale import tell_stale_layers
 from gnnserve_cli.report.subject import ReportSubject, printable_subject
 from gnnserve_cli.report.tolerance import fastest_within
-from gnnserve_cli.report.words import NO_LOSS_POINTS, gets_right, ms, names, nodes, nodes_of, number, percent, points
+from gnnserve_cli.report.words import (
+    NO_LOSS_POINTS,
+    gets_right,
+    items_of,
+    ms,
+    names,
+    nodes,
+    nodes_of,
+    number,
+    percent,
+    points,
+)
 
 DEFAULT_TOLERANCES_PERMILLE = (0.0, 10.0, 20.0, 50.0, 100.0)
 """The paper's 0, 1, 2, 5 and 10 points (its figure 3)."""
-_FEW_NODES = 1000
+_FEW_ITEMS = 1000
 _WIDE_TABLE_BYTES = 2**30
 """Size of the table of x1 from which on the report explains its absence."""
 _FEW_RUNS = 100
@@ -77,6 +88,8 @@ def build_report(
         threads=profile.threads,
         validation_nodes=profile.validation_nodes,
         test_nodes=profile.test_nodes,
+        validation_items=profile.validation_items,
+        test_items=profile.test_items,
         nodes=subject.nodes,
         features=subject.features,
         classes=subject.classes,
@@ -154,12 +167,12 @@ def _variant_rows(
             projected=variant.projected,
             compute=variant.compute,
             on_frontier=variant.name in on_frontier,
-            validation=_accuracy(variant.validation_accuracy, profile.validation_nodes),
-            test=None if variant.test_accuracy is None else _accuracy(variant.test_accuracy, profile.test_nodes),
+            validation=_accuracy(variant.validation_accuracy, profile.validation_items),
+            test=None if variant.test_accuracy is None else _accuracy(variant.test_accuracy, profile.test_items),
             in_service=in_service.get(variant.name),
             loss_points=100 * (best.accuracy - variant.validation_accuracy),
             loss_may_be_chance=difference_interval(
-                best.accuracy, profile.validation_nodes, variant.validation_accuracy, profile.validation_nodes
+                best.accuracy, profile.validation_items, variant.validation_accuracy, profile.validation_items
             ).contains(0),
             sizes=tuple(_size_row(point) for point in variant.latency),
             new_nodes=tuple(NewNodesRow(point.seeds, point.p50_ms) for point in variant.new_nodes),
@@ -213,12 +226,12 @@ def _cautions(subject: ReportSubject, rows: Sequence[VariantRow], seeds: int, si
         found.append(f"{finding[0].upper()}{finding[1:]}.")
     if (finding := says_misfits(subject.provenance.label_misfits)) is not None:
         found.insert(0, f"{finding[0].upper()}{finding[1:]}.")
-    if profile.validation_nodes < _FEW_NODES:
+    if profile.validation_items < _FEW_ITEMS:
         found.append(_says_few_nodes(profile, rows))
     if any(row.loss_may_be_chance and row.loss_points > NO_LOSS_POINTS for row in rows):
         found.append(
-            f"The most accurate of {len(rows)} variants was found by the very nodes that it is judged by, so part of "
-            "its lead may be luck: its accuracy, and what others lose, are likely a little too high."
+            f"The most accurate of {len(rows)} variants was found by the very {profile.judged.item}s that it is judged "
+            "by, so part of its lead may be luck: its accuracy, and what others lose, are likely a little too high."
         )
     if profile.validation_nodes < seeds:
         found.append(
@@ -231,7 +244,7 @@ def _cautions(subject: ReportSubject, rows: Sequence[VariantRow], seeds: int, si
             f"The p99 of {nodes(seeds)} comes from {fewest} runs, so it is little more than the slowest of them."
         )
     if profile.metric != "accuracy":
-        found.append(_says_approximate(profile.metric))
+        found.append(_says_approximate(profile))
     if subject.provenance.thresholds:
         found.append(
             "Labels go by thresholds that were chosen on the validation nodes, for each class of each variant. So "
@@ -240,7 +253,7 @@ def _cautions(subject: ReportSubject, rows: Sequence[VariantRow], seeds: int, si
         )
     if profile.test_nodes == 0:
         found.append(
-            f"The graph has no {nodes_of('test', profile)}. Every accuracy is of {nodes_of('validation', profile)}, "
+            f"The graph has no {items_of('test', profile)}. Every accuracy is of {items_of('validation', profile)}, "
             f"{_part_in_training(subject.provenance)}; drift cannot be told."
         )
     if (missing := _says_wide_tables(subject)) is not None:
@@ -269,7 +282,7 @@ def _says_few_nodes(profile: Profile, rows: Sequence[VariantRow]) -> str:
     best = min(rows, key=lambda row: (row.loss_points, not row.on_frontier))
     least_sure = max(rows, key=_half_width)
     text = (
-        f"Accuracies come from {profile.validation_nodes:,} {nodes_of('validation', profile)}: at 95 % confidence that "
+        f"Accuracies come from {profile.validation_items:,} {items_of('validation', profile)}: at 95 % confidence that "
         f"of {best.name} is within about {points(_half_width(best))} of the true one"
     )
     if _half_width(least_sure) - _half_width(best) < NO_LOSS_POINTS:
@@ -298,13 +311,14 @@ def _threads(count: int) -> str:
 # --- summary, tolerances, tiers
 
 
-def _says_approximate(metric: Metric) -> str:
+def _says_approximate(profile: Profile) -> str:
+    name, item = metric_name(profile.metric), profile.judged.item
     is_no_share = (
         "Nodes have several labels each, and F1 is no share of nodes"
-        if metric == "f1Micro"
-        else f"{metric_name(metric)[0].upper()}{metric_name(metric)[1:]} is no share of nodes"
+        if profile.metric == "f1Micro"
+        else f"{name[0].upper()}{name[1:]} is no share of {item}s"
     )
-    return f"{is_no_share}: its intervals are approximate, as if every node were right or wrong as a whole."
+    return f"{is_no_share}: its intervals are approximate, as if every {item} were right or wrong as a whole."
 
 
 def _chosen(within: Within) -> ChosenVariant:

@@ -8,14 +8,14 @@ from gnnserve_api.families import point_of
 from gnnserve_api.files.profile import Profile
 from gnnserve_cli.report.data import VariantRow, at_size
 from gnnserve_cli.report.subject import ReportSubject
-from gnnserve_cli.report.words import NO_LOSS_POINTS, ms, names, nodes, nodes_of, number, percent, ratio
+from gnnserve_cli.report.words import NO_LOSS_POINTS, items_of, ms, names, nodes, number, percent, ratio
 
 
 def frontier(profile: Profile, rows: Sequence[VariantRow], most_accurate_name: str) -> str:
     best = next(row for row in rows if row.name == most_accurate_name)
     text = (
         "Each point is a variant; the line joins those than which no other is both as accurate and faster. Bars are "
-        f"95 % intervals: {profile.validation_nodes:,} {nodes_of('validation', profile)} cannot tell the accuracy of "
+        f"95 % intervals: {profile.validation_items:,} {items_of('validation', profile)} cannot tell the accuracy of "
         f"{best.name} more exactly than {percent(best.validation.low)} to {percent(best.validation.high)}."
     )
     equal = [row.name for row in rows if row.loss_points <= NO_LOSS_POINTS and row is not best]
@@ -25,7 +25,8 @@ def frontier(profile: Profile, rows: Sequence[VariantRow], most_accurate_name: s
     if not noisy:
         return text if len(rows) == 1 + len(equal) else f"{text} All others lose more than chance explains."
     return (
-        f"{text} The distance to {names(noisy)} may be chance. All variants were asked about the same nodes, which the "
+        f"{text} The distance to {names(noisy)} may be chance. All variants were judged by the same "
+        f"{profile.judged.item}s, which the "
         "bars leave out of account, so a smaller difference can be real."
     )
 

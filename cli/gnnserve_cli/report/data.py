@@ -5,7 +5,6 @@ what its figure means, in words with its own numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -98,11 +97,6 @@ class VariantRow(Struct, frozen=True):
     def judged(self) -> TaskFigures | NodeScores:
         """What it was judged by."""
         return self.task_figures or BY_LABELS
-
-    @property
-    def figures(self) -> Mapping[str, float]:
-        """Figures beside its accuracies, by their names."""
-        return self.judged.figures
 
 
 class ChosenVariant(Struct, frozen=True):
@@ -284,7 +278,11 @@ class Report(Struct, frozen=True):
     machine: str
     threads: int
     validation_nodes: int
+    """Nodes whose batches are profiled."""
     test_nodes: int
+    validation_items: int
+    """Nodes, or links, that validation accuracies are of."""
+    test_items: int
     nodes: int
     features: int
     classes: int

@@ -13,7 +13,7 @@ from gnnserve_api.intervals import difference_interval
 from gnnserve_cli.report.data import Drift, DriftRow, DriftVerdict
 from gnnserve_cli.report.facts import learns_nothing
 from gnnserve_cli.report.subject import ReportSubject
-from gnnserve_cli.report.words import names, nodes_of, number, signed_points
+from gnnserve_cli.report.words import items_of, names, number, signed_points
 
 _SMALL_POINTS = 0.5
 _DIFFERS = 0.1
@@ -44,7 +44,7 @@ def _drift_row(profile: Profile, variant: VariantProfile, test: float, compariso
     # Wide enough to hold for all variants at once: of twenty that are each compared at 95 %, one is outside without a
     # reason. They are asked about the same nodes, so most of them say nothing more than one does.
     interval = difference_interval(
-        test, profile.test_nodes, variant.validation_accuracy, profile.validation_nodes, comparisons
+        test, profile.test_items, variant.validation_accuracy, profile.validation_items, comparisons
     )
     difference = 100 * (test - variant.validation_accuracy)
     verdict = DriftVerdict.WITHIN_CHANCE
@@ -76,7 +76,7 @@ def _says_drift(subject: ReportSubject, rows: Sequence[DriftRow]) -> str:
         none = "That is no" if len(rows) == 1 else "No variant differs by"
         return (
             f"{_says_difference(subject.profile, best, len(rows))} {none} more than chance: what was profiled on "
-            f"{nodes_of('validation', subject.profile)} held on {_says_test_nodes(subject)}."
+            f"{items_of('validation', subject.profile)} held on {_says_test_nodes(subject)}."
         )
     text = _says_difference(subject.profile, outside[0], len(rows))
     which = [row.variant for row in outside]
@@ -92,7 +92,8 @@ def _says_drift(subject: ReportSubject, rows: Sequence[DriftRow]) -> str:
     if outside[0].verdict is DriftVerdict.SMALL:
         return f"{text}. So little is no reason to choose differently."
     return (
-        f"{text}. Validation nodes are not like test nodes, so go by the test figures, and watch accuracy on your own "
+        f"{text}. {items_of('validation', subject.profile).capitalize()} are not like "
+        f"{items_of('test', subject.profile)}, so go by the test figures, and watch accuracy on your own "
         "traffic."
     )
 
@@ -100,9 +101,9 @@ def _says_drift(subject: ReportSubject, rows: Sequence[DriftRow]) -> str:
 def _says_difference(profile: Profile, row: DriftRow, comparisons: int) -> str:
     joint = "" if comparisons == 1 else f"; {comparisons} are compared, and it allows for that"
     return (
-        f"{row.variant} differs by {signed_points(row.difference_points)} points between {profile.validation_nodes:,} "
-        f"validation and {profile.test_nodes:,} test nodes (95 % interval {signed_points(row.low_points)} to "
-        f"{signed_points(row.high_points)}{joint})."
+        f"{row.variant} differs by {signed_points(row.difference_points)} points between {profile.validation_items:,} "
+        f"validation and {profile.test_items:,} {items_of('test', profile)} (95 % interval "
+        f"{signed_points(row.low_points)} to {signed_points(row.high_points)}{joint})."
     )
 
 

@@ -47,10 +47,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
             f"{report.nodes:,} nodes, {made.edges:,} edges, {features:,} features, {scored}",
         ),
         *([] if made.edge_rules is None else [("Edges", made.edge_rules.in_words)]),
-        (
-            "Splits",
-            f"{made.train_nodes:,} training, {report.validation_nodes:,} validation, {report.test_nodes:,} test nodes",
-        ),
+        ("Splits", _splits(report)),
         ("Model", ", ".join(model)),
         *((f"Fan-outs of {name}", ", ".join(map(str, drawn))) for name, drawn in made.relation_fanouts.items()),
         *([] if made.given and not made.checkpoint and made.ranking_method == NOT_RANKED else [("Weights", weights)]),
@@ -63,6 +60,13 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         *([] if made.chosen_factors is None else [("Factors", made.chosen_factors.why)]),
         ("Ranking", "none" if made.ranking_method == NOT_RANKED else f"{made.ranking_method}{settings}"),
     ]
+
+
+def _splits(report: Report) -> str:
+    held_out = f"{report.validation_items:,} validation, {report.test_items:,} test {report.variants[0].judged.item}s"
+    if report.variants[0].task_figures is not None:
+        return f"{held_out}; training has the others"
+    return f"{report.provenance.train_nodes:,} training, {held_out}"
 
 
 def learns_nothing(made: Provenance) -> bool:

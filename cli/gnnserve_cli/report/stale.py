@@ -88,5 +88,5 @@ def _fastest_exact(one: StaleLayerProfile, profile: Profile) -> tuple[str, float
 
 
 def _is_as_accurate(one: VariantProfile, other: VariantProfile, profile: Profile) -> bool:
-    shares, nodes = (other.validation_accuracy, one.validation_accuracy), profile.validation_nodes
-    return shares[1] >= shares[0] or difference_interval(shares[0], nodes, shares[1], nodes).contains(0)
+    shares, items = (other.validation_accuracy, one.validation_accuracy), profile.validation_items
+    return shares[1] >= shares[0] or difference_interval(shares[0], items, shares[1], items).contains(0)

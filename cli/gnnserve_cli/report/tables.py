@@ -42,14 +42,14 @@ def variants_table(report: Report) -> Cells:
     if any(row.in_service for row in report.variants):
         headers.append("In service, by labels")
         rows = [[*shown, _in_service(row)] for shown, row in zip(rows, report.variants, strict=True)]
-    if figures := next((row.figures for row in report.variants if row.figures), None):
-        headers += figures
-        rows = [[*shown, *_figures(row, len(figures))] for shown, row in zip(rows, report.variants, strict=True)]
+    if figures := next(filter(None, (row.judged.figures_beside(report.metric) for row in report.variants)), None):
+        headers += [f"{name}, {'test' if report.test_items else 'validation'}" for name in figures]
+        rows = [[*shown, *_figures(row, report)] for shown, row in zip(rows, report.variants, strict=True)]
     return _cells("Variants", headers, rows)
 
 
-def _figures(row: VariantRow, columns: int) -> list[str]:
-    return [f"{share:.4f}" for share in row.figures.values()] or [_NOTHING] * columns
+def _figures(row: VariantRow, report: Report) -> list[str]:
+    return [percent(share) for share in row.judged.figures_beside(report.metric).values()]
 
 
 def _new_nodes(row: VariantRow, seeds: int) -> str:
@@ -60,7 +60,8 @@ def _in_service(row: VariantRow) -> str:
     found = row.in_service
     if found is None:
         return _NOTHING
-    return f"{percent(found.mean)} ({100 * found.low:.2f} to {100 * found.high:.2f}; {nodes(found.nodes)})"
+    counted = f"{found.nodes:,} {row.judged.item}{'' if found.nodes == 1 else 's'}"
+    return f"{percent(found.mean)} ({100 * found.low:.2f} to {100 * found.high:.2f}; {counted})"
 
 
 def _variant_row(row: VariantRow, seeds: int) -> list[str]:

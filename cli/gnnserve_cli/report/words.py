@@ -69,9 +69,14 @@ def nodes_of(split: Literal["validation", "test"], profile: Profile) -> str:
     return profile.judged.name_nodes(split)
 
 
+def items_of(split: Literal["validation", "test"], profile: Profile) -> str:
+    """`validation nodes`; where links are scored `validation links`, of which their accuracies are."""
+    return f"{split} {profile.judged.item}s"
+
+
 def gets_right(share: float, profile: Profile) -> str:
-    """How accurate a variant is on the validation nodes."""
-    metric, asked = profile.metric, f"{profile.validation_nodes:,} {nodes_of('validation', profile)}"
+    """How accurate a variant is on what validation has."""
+    metric, asked = profile.metric, f"{profile.validation_items:,} {items_of('validation', profile)}"
     if metric == "accuracy":
         return f"gets {percent(share)} of {asked} right"
     article = "an" if metric_name(metric).startswith("a") else "a"

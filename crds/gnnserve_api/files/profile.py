@@ -118,15 +118,24 @@ class LinkScores(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     k: Positive
     """`spec.task.links.recallAt`."""
 
-    @property
-    def figures(self) -> Mapping[str, float]:
-        """Figures by the names that reports give them."""
-        return {
-            "ROC-AUC": self.roc_auc,
-            "Average precision": self.average_precision,
-            "MRR": self.mrr,
-            f"Recall@{self.k}": self.recall_at_k,
+    def figures_beside(self, metric: Metric) -> Mapping[str, float]:
+        """Figures that the metric is not, by the names that reports give them."""
+        named: Mapping[Metric, tuple[str, float]] = {
+            "rocAuc": ("ROC-AUC", self.roc_auc),
+            "averagePrecision": ("Average precision", self.average_precision),
+            "mrr": ("MRR", self.mrr),
+            "recallAtK": (f"Recall@{self.k}", self.recall_at_k),
         }
+        return dict(figure for one, figure in named.items() if one != metric)
+
+    def count_items(self, nodes: int) -> int:
+        """How many items accuracies are of, where so many nodes are profiled."""
+        return self.links
+
+    @property
+    def item(self) -> str:
+        """Name of what is judged."""
+        return "link"
 
     def name_nodes(self, split: str) -> str:
         """Name of the nodes that are profiled, of one split."""
@@ -139,16 +148,22 @@ class LinkScores(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     @property
     def unseen(self) -> str:
         """Sentence part about what training did not see of the test split."""
-        return f"{self.name_nodes('test')}, which training did not see"
+        return "test links, which training did not see"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeScores:
     """Judgement of a variant by labels of nodes, where accuracies say all."""
 
-    @property
-    def figures(self) -> Mapping[str, float]:
+    def figures_beside(self, metric: Metric) -> Mapping[str, float]:
         return {}
+
+    def count_items(self, nodes: int) -> int:
+        return nodes
+
+    @property
+    def item(self) -> str:
+        return "node"
 
     def name_nodes(self, split: str) -> str:
         return f"{split} nodes"
@@ -328,9 +343,9 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     threads: Count
     """Threads that computed."""
     validation_nodes: Count
-    """How many the validation accuracies are of."""
+    """Nodes that are profiled, of which validation accuracies are, or of links that they have."""
     test_nodes: Count
-    """How many the test accuracies are of."""
+    """As `validation_nodes`, of the test split."""
     variants: tuple[VariantProfile, ...]
     """The variants, by ascending factor."""
     search: SearchRecord | None = None
@@ -350,6 +365,16 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
         count from."""
         able = tuple(one for one in self.variants if point_of(one).capabilities.cover(needed))
         return msgspec.structs.replace(self, variants=able)
+
+    @property
+    def validation_items(self) -> int:
+        """How many nodes, or links, validation accuracies are of."""
+        return (self.variants[0].validation_figures or BY_LABELS).count_items(self.validation_nodes)
+
+    @property
+    def test_items(self) -> int:
+        """As `validation_items`, of test accuracies."""
+        return (self.variants[0].test_figures or BY_LABELS).count_items(self.test_nodes)
 
     def variant(self, name: str) -> VariantProfile:
         return next(v for v in self.variants if v.name == name)
