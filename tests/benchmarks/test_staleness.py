@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.staleness.costs import STORED, WHOLE
 from benchmarks.staleness.networks import AGGREGATIONS, Edges, Network, Subject
 from benchmarks.staleness.overlays import OverlayDifferences, overlay_differences
+from benchmarks.staleness.requests import TOGETHER, RequestCost, RequestCosts
 from benchmarks.staleness.rules import (
     ESTIMATE,
     NEW_NODES,
@@ -122,6 +124,24 @@ def test_a_way_that_leaves_changes_behind_is_not_the_best() -> None:
     assert "good" in judged(late, good, slow)["measured"]
     assert not judged(late, slow)["passed"]
     assert not judged(late)["passed"]
+
+
+def test_each_verdict_about_requests_of_a_worker_can_fail() -> None:
+    def passed(differing: float, p50_us: float) -> list[bool]:
+        costs = [
+            RequestCost(variant, seeds, share, 1.0, took_us, differs, 90.0)
+            for seeds in (1, TOGETHER)
+            for variant, share, took_us, differs in (
+                (STORED, 0.0, 50.0, 4.0), (STORED, 0.2, p50_us, differing), (STORED, 1.0, 200.0, 0.0),
+                (WHOLE, None, 300.0, 0.0),
+            )
+        ]  # fmt: skip
+        found = {"requests": [asdict(RequestCosts("a", 100, 10, 5.0, tuple(costs)))]}
+        return [one["passed"] for name, one in judge(verdicts(found), found).items() if "hidden nodes" in name]
+
+    assert passed(1.0, 100.0) == [True, True, True]
+    assert passed(3.0, 100.0) == [False, True, True]
+    assert passed(1.0, 400.0) == [True, False, False]
 
 
 def test_changes_come_at_the_rate_that_is_said() -> None:

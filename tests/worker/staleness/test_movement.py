@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from gnnserve_worker.graph.living_lists import LivingLists, living_lists, reversed_lists
 from gnnserve_worker.graph.relation_lists import places_of_one_type
 from gnnserve_worker.staleness.movement import Moved, Movement
+from gnnserve_worker.staleness.stale_rows import StaleRows
 
 NODES = 60
 
@@ -94,3 +97,29 @@ def test_a_hub_is_followed_in_steps(renewed: list[int]) -> None:
     moved = movement.of_first_layer(scene.entries[:0], nodes, nodes)
     assert len(moved.nodes) == scene.nodes
     assert len(steps) >= 3
+
+
+def test_a_hub_of_a_million_readers_is_marked_in_short_steps_and_a_few_numbers_a_row() -> None:
+    leaves, steps = 1_000_000, [0]
+    lists = lists_of(np.concatenate(([0, 0], 1 + np.arange(leaves))), np.zeros(leaves, np.int32))
+    readers = lists_of(
+        np.concatenate(([0], np.full(leaves + 1, leaves))).astype(np.int64), np.arange(1, leaves + 1, dtype=np.int32)
+    )
+
+    def give_way() -> None:
+        steps[0] += 1
+
+    movement, rows = Movement(lists, readers, places_of_one_type(leaves + 1), None, give_way), StaleRows(leaves + 1)
+    hub, no_entries = np.zeros(1, np.int64), np.zeros((0, 2), np.int64)
+    tracemalloc.start()
+    try:
+        moved = movement.of_first_layer(no_entries, hub, np.arange(leaves + 1))
+        rows.mark(*moved, give_way)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rows.count == leaves + 1
+    # No step looks at more than 16,384 entries, or marks more than 8,192 rows.
+    assert steps[0] >= leaves / (1 << 14) + leaves / (1 << 13)
+    assert peak_bytes < 64 * leaves
+    assert len(rows.worst(256)) == 256

@@ -36,7 +36,7 @@ from gnnserve_worker.generation.played_changes import EDGES_OF_BATCH, Edges, Pla
 from gnnserve_worker.graph.found_nodes import distinct
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.overlay import Overlay
-from gnnserve_worker.inference.batch import Infer, draw_sample, infer_each, warm_up
+from gnnserve_worker.inference.batch import Infer, Inference, draw_sample, infer_each, warm_up
 from gnnserve_worker.inference.latency import rounded_ms
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
@@ -47,7 +47,7 @@ from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.repository.revision_files import RevisionFiles
 from gnnserve_worker.repository.room import room_of
-from gnnserve_worker.sampling.batch_view import Part, view_of
+from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 from gnnserve_worker.sampling.neighbours import Scratch
 from gnnserve_worker.staleness.refreshing import StaleLayer
 from gnnserve_worker.staleness.stale_rows import StaleRows
@@ -274,11 +274,8 @@ class _Experiment:
         sample = draw_sample(self._loaded, variant, seeds, key, view.sampling, self._scratch, share=True)
         is_first = rows.reached(view, sample).is_first
         first = int(is_first.sum())
-        self._living.refreshing.budget = replaced(_NOTHING, rows=first + math.ceil(share * (len(is_first) - first)))
-        began_s = time.perf_counter()
-        found = self._infer(variant.name, seeds, key, with_embeddings=False, view=view)
-        took_ms = 1e3 * (time.perf_counter() - began_s)
-        self._living.refreshing.budget = _NOTHING
+        rows_made = first + math.ceil(share * (len(is_first) - first))
+        took_ms, found = self._timed(variant.name, seeds, key, rows_made, view)
         assert found.stale is not None  # noqa: S101 - rows are made for what the request brings
         return _Answer(took_ms, found.scores, found.stale.brought - first, found.stale.error)
 
@@ -295,11 +292,22 @@ class _Experiment:
         sample = draw_sample(self._loaded, one.variant, item.nodes, key, None, self._scratch, share=True)
         return sample.nodes.copy(), sample.neighbours.copy()
 
-    def _ask(self, variant: str, item: _Item, key: int) -> _Answer:
-        began_s = time.perf_counter()
-        found = self._infer(variant, item.nodes, key, with_embeddings=False)
-        took_ms = 1e3 * (time.perf_counter() - began_s)
+    def _ask(self, variant: str, item: _Item, key: int, rows: int = 0) -> _Answer:
+        """`rows`: as of `_timed`."""
+        took_ms, found = self._timed(variant, item.nodes, key, rows)
         return _Answer(took_ms, found.scores, 0 if found.stale is None else found.stale.made)
+
+    def _timed(
+        self, variant: str, nodes: np.ndarray, key: int, rows: int, view: BatchView | None = None
+    ) -> tuple[float, Inference]:
+        """Answer with a budget of so many rows; how long that took, in ms."""
+        refreshing = self._living.refreshing
+        refreshing.budget = replaced(_NOTHING, rows=rows)
+        began_s = time.perf_counter()
+        found = self._infer(variant, nodes, key, with_embeddings=False, view=view)
+        took_ms = 1e3 * (time.perf_counter() - began_s)
+        refreshing.budget = _NOTHING
+        return took_ms, found
 
     def _ask_stale(self, one: _AskedLayer, item: _Item, key: int, share: float, before: MadeForNodes) -> _Answer:
         """Ask with a budget for a share of the stale rows that are read. Rows and marks are as they were afterwards, so
@@ -310,9 +318,7 @@ class _Experiment:
             reached = distinct((reached, self._graph.lists.of(self._graph.places.lists_of(reached))))
             waiting = rows.among(reached)
             marked.append((rows, waiting, rows.errors[waiting].copy()))
-        self._living.refreshing.budget = replaced(_NOTHING, rows=math.ceil(share * len(stale)))
-        answer = self._ask(one.variant.name, item, key)
-        self._living.refreshing.budget = _NOTHING
+        answer = self._ask(one.variant.name, item, key, math.ceil(share * len(stale)))
         one.maker.put(before)
         for rows, nodes, errors in marked:
             is_made = rows.errors[nodes] == 0
