@@ -230,7 +230,7 @@ bench-links: .venv/installed ## LightGCN on gowalla and lastfm beside published 
 bench-updates: kernels wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY='graph arxiv,…' in parts, LOADS= of the parts service
 	$(BIN)/python -m benchmarks.changes.updates $(PARTS) $(if $(LOADS),--loads $(LOADS))
 
-bench-staleness: kernels ## stored layers that may be stale: answers that differ, by which rows are made anew; times of requests; changes per second; 20 minutes, ONLY=amazon_photo,amazon_computers,coauthor_cs,facebook_pages,acm,costs,changes,turns in parts
+bench-staleness: kernels ## stored layers that may be stale: answers that differ, by which rows are made anew; times of requests; changes per second; 20 minutes, ONLY=amazon_photo,amazon_computers,coauthor_cs,facebook_pages,acm,costs,requests,changes,turns in parts
 	$(BIN)/python -m benchmarks.staleness.staleness $(PARTS)
 
 bench-updates-faults: .venv/installed postgres ## changes that last over 1,000 kills (KILLS=) of workers, PostgreSQL and both: lost, doubled, recovery; SEED= to vary, MINUTES= to go on later

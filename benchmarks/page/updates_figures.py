@@ -54,9 +54,26 @@ def staleness(found: Any) -> str:
     parts = [_differing(found)]
     parts += [_brought(found)] if found.get("overlays") else []
     parts.append(_times(found))
+    parts += [_requests(each) for each in found.get("requests", ())]
     parts += [_tolerated(stream) for stream in found.get("streams", ())]
     parts += [render(found) for key, render in (("shapes", _applied), ("turns", _turns)) if key in found]
     return paragraphs(*parts)
+
+
+def _requests(costs: Mapping[str, Any]) -> str:
+    return table(
+        (
+            f"{costs['graph']}: requests that bring one of {costs['hidden']:,} nodes, mean of {costs['edges']:g} edges",
+            "requests", "changed rows made anew, %", "rows", "p50, µs", "differing answers, %", "right, %",
+        ),
+        (
+            (
+                one["variant"], f"{one['seeds']:,}", "all" if one["share"] is None else f"{100 * one['share']:g}",
+                f"{one['rows_made']:,.0f}", f"{one['p50_us']:,.0f}", f"{one['differing']:.2f}", f"{one['right']:.1f}",
+            )
+            for one in costs["costs"]
+        ),
+    )  # fmt: skip
 
 
 def _turns(found: Mapping[str, Any]) -> str:

@@ -35,8 +35,8 @@ from gnnserve_worker.repository.repository import Repository
 
 SAMPLED = (15, 10, 5)
 STORED, WHOLE = stored_layer_name(2), variant_name(1)
-_ROOM_BYTES, _EDGES_OF_BATCH = 1 << 34, 4096
-_NOTHING = RefreshBudget(rows=0, microseconds=10**9, background_permille=0)
+ROOM_BYTES, _EDGES_OF_BATCH = 1 << 34, 4096
+NOTHING = RefreshBudget(rows=0, microseconds=10**9, background_permille=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class Served:
 
     def __init__(self, repository: Repository, revision: str, came: np.ndarray) -> None:
         """`came`: pairs of nodes, int64 [edges, 2]."""
-        self.loaded = load_revision(repository, revision, _ROOM_BYTES)
-        self.living = LivingRevision(self.loaded, _ROOM_BYTES, refresh=_NOTHING)
+        self.loaded = load_revision(repository, revision, ROOM_BYTES)
+        self.living = LivingRevision(self.loaded, ROOM_BYTES, refresh=NOTHING)
         served = served_revision(self.loaded, self.living)
         within, comparison = served.compute.infer_within, served.changes.comparison
         assert within is not None and comparison is not None  # noqa: S101 - layers follow changes
@@ -154,10 +154,10 @@ class Served:
         read = np.unique(np.concatenate((seeds, self.living.graph.lists.of(seeds))))
         stale = read[errors[read] > 0]
         before = errors[stale].copy()
-        budget = replace(_NOTHING, rows=math.ceil(share * len(stale)))
+        budget = replace(NOTHING, rows=math.ceil(share * len(stale)))
         self.living.refreshing.budget = budget
         took_us, classes = self.ask(STORED, seeds, key)
-        self.living.refreshing.budget = _NOTHING
+        self.living.refreshing.budget = NOTHING
         is_made = errors[stale] == 0
         self._maker.put(self._before)
         self.rows.mark(stale[is_made], before[is_made])

@@ -3,8 +3,9 @@
 A part for each of five public graphs, one of them of several types; two and three layers; means, maxima and attention:
 answers that differ from exact after 1, 5 and 20 % of the edges have come, and of new nodes, against the share of the
 changed rows that are made anew, by the estimate that workers go by, at random, by degree, and by the true error. Then
-the time of requests by that share (`costs.py`), a stream of answers with tolerances (`tolerances.py`), and changes per
-second of arxiv's shape with two stored layers that are kept exact, and that are marked as stale.
+the time of requests by that share (`costs.py`), hidden nodes that requests bring to a worker (`requests.py`), a stream
+of answers with tolerances (`tolerances.py`), and changes per second of arxiv's shape with two stored layers that are
+kept exact, and that are marked as stale.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.staleness.costs import STORED, WHOLE, Effort, measure_costs, publish_stored
 from benchmarks.staleness.networks import AGGREGATIONS, Edges, Subject, train
 from benchmarks.staleness.overlays import OverlayDifferences, overlay_differences
+from benchmarks.staleness.requests import TOGETHER, RequestCost, measure_requests
 from benchmarks.staleness.rules import (
     ESTIMATE,
     ORACLE,
@@ -122,6 +124,18 @@ def run_costs(run: Run) -> dict[str, Any]:
         return {"costs": [asdict(costs)], "streams": [asdict(kept)]}
 
 
+def run_requests(run: Run) -> dict[str, Any]:
+    os.environ[BUDGET_VARIABLE] = _PROFILE_S
+    with tempfile.TemporaryDirectory(prefix="gnnserve-staleness-") as folder:
+        data = load_source(_source(COSTS_OF), Path(folder))
+        subject, edges = Subject.of(data), Edges.of(data)
+        *_, new = scenes(edges, subject, data.splits.test)
+        network = train(subject, edges.where(new.is_old), "mean", 3, QUICK_EPOCHS if run.quick else EPOCHS)
+        repository, revision = publish_stored(data, subject, edges, network, new, Path(folder))
+        labels, effort = subject.labels.numpy(), QUICK_COSTS if run.quick else FULL_COSTS
+        return {"requests": [asdict(measure_requests(COSTS_OF, repository, revision, edges, new, labels, effort))]}
+
+
 def run_changes(run: Run) -> dict[str, Any]:
     subject = ChangedShape(*publish(CHANGES_OF, layers=2))
     effort = QUICK_CHANGES if run.quick else FULL_CHANGES
@@ -164,6 +178,8 @@ def verdicts(found: Mapping[str, Any]) -> Iterable[Verdict]:
         )  # fmt: skip
     yield from _about_tolerances()
     yield from _about_speed()
+    if found.get("requests"):
+        yield from _about_requests()
     yield Verdict(
         "p99 of predictions beside changes at half of the possible rate, over without: the best way that keeps up",
         that(f"at most {WANTED_OF_QUIET:g}"), _best_way,
@@ -219,6 +235,41 @@ def _about_speed() -> Iterator[Verdict]:
             f"{seeds:,} nodes, three layers: times as fast as whole neighbourhoods, 20 % of stale rows made anew",
             above(1.0), partial(_times_of_whole, seeds=seeds),
         )  # fmt: skip
+
+
+def _about_requests() -> Iterator[Verdict]:
+    """Verdicts about hidden nodes that requests bring to a worker."""
+    made = "20 % of the rows that they change made anew"
+    yield Verdict(
+        f"hidden nodes brought to a worker: differing answers, {made}, of those with none",
+        that(f"at most {WANTED_OF_NONE:g}"), _requests_beside_none,
+    )  # fmt: skip
+    for seeds in (1, TOGETHER):
+        yield Verdict(
+            f"{seeds:,} hidden nodes brought to a worker: times as fast as whole neighbourhoods, {made}", above(1.0),
+            partial(_requests_beside_whole, seeds=seeds),
+        )  # fmt: skip
+
+
+def _requests_of(found: Any, seeds: int) -> dict[tuple[str, float | None], RequestCost]:
+    costs = [msgspec.convert(one, RequestCost, strict=False) for each in found["requests"] for one in each["costs"]]
+    return {(one.variant, one.share): one for one in costs if one.seeds == seeds}
+
+
+def _requests_beside_none(found: Any) -> Worded:
+    by_way = _requests_of(found, 1)
+    none, some, all_made = (by_way[STORED, share] for share in (SHARES[0], SHARES[AT], SHARES[-1]))
+    ratio = some.differing / none.differing if none.differing else 0.0
+    right = f"right {none.right:.1f}, {some.right:.1f} and with all rows {all_made.right:.1f} %"
+    words = f"{ratio:.2f} ({none.differing:.2f} % to {some.differing:.2f} %; {right})"
+    return Worded(ratio <= WANTED_OF_NONE, words)
+
+
+def _requests_beside_whole(found: Any, *, seeds: int) -> float | None:
+    by_way = _requests_of(found, seeds)
+    if not by_way:
+        return None
+    return round(by_way[WHOLE, None].p50_us / by_way[STORED, SHARES[AT]].p50_us, 1)
 
 
 def _changes_per_s(found: Any, *, stale: bool) -> int:
@@ -318,6 +369,21 @@ def show(found: Mapping[str, Any]) -> None:
         for one in costs["costs"]:
             table.add_row(*("" if value is None else str(value) for value in one.values()))
         Console(width=140).print(table)
+    for requests in found.get("requests", ()):
+        table = Table(title=f"{requests['graph']}, {requests['hidden']:,} hidden nodes of {requests['edges']} edges")
+        for heading in (
+            "variant",
+            "nodes",
+            "share of changed rows made anew",
+            "rows",
+            "p50, µs",
+            "differing, %",
+            "right, %",
+        ):
+            table.add_column(heading)
+        for one in requests["costs"]:
+            table.add_row(*("" if value is None else str(value) for value in one.values()))
+        Console(width=140).print(table)
     if "turns" in found:
         table = Table(title="predictions beside changes")
         for heading in ("way", "predictions/s", "changes/s", "applied/s", "p99 without, ms", "with", "times", "", ""):
@@ -339,12 +405,13 @@ BENCHMARK = Benchmark(
     (
         *(Part(name, partial(run_graph, name)) for name in GRAPHS),
         Part("costs", run_costs),
+        Part("requests", run_requests),
         Part("changes", run_changes),
         Part("turns", run_turns),
     ),
     verdicts,
     about=__doc__,
-    quick=("acm", "costs"),
+    quick=("acm", "costs", "requests"),
     show=show,
 )
 
