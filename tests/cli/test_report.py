@@ -420,8 +420,16 @@ def test_a_report_of_links_speaks_of_links() -> None:
     assert "840 validation, 840 test links; training has the others" in text
     # Pairs are judged, and as many nodes of them are profiled as there are.
     assert "There are fewer nodes of validation links (360) than a batch of 1,024 has" in text
-    assert not re.search(r"360 (validation )?nodes (cannot|of validation links)|validation nodes cannot", text)
     assert "Average precision, test" in text and "ROC-AUC, test" not in text
+    assert "A batch of 1,024 nodes of test links took" in text
+    assert not re.search(r"(validation|test) nodes", text)
+
+
+def test_without_two_widths_no_model_is_told() -> None:
+    told = "There are not two widths of one storage, from which a model could have its rates."
+    one, two = (report_of(subject_of(*variants)) for variants in ((variant(1),), (variant(1), variant(4))))
+    assert told in printed(one) and "Rates come from" not in printed(one)
+    assert told not in printed(two) and "Rates come from" in printed(two)
 
 
 def test_a_report_of_links_counts_them_for_its_intervals() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from tests.conformance.open_inference_calls import ANSWERED, INFER, LENGTH, TOLD, WRONG, Call, asking, nodes
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.serving.open_inference_answers import check
-from tests.support.serving.serving import Client, FakeWorker, running
+from tests.support.serving.serving import TRADE_OFF, Client, FakeWorker, running, without_overlays
 
 from gnnserve_worker.serving.security.access import Access
 
@@ -112,3 +113,16 @@ def test_a_token_is_wanted_where_one_is_for_our_own_paths(loop: asyncio.Runner) 
                 assert refused.headers["www-authenticate"].startswith("Bearer")
         headers = {"authorization": f"Bearer {'s' * 32}"}
         assert send(loop, client, Call("", INFER, asking(nodes(3)), headers)).status_code == 200
+
+
+def test_versions_are_the_variants_that_answer(loop: asyncio.Runner) -> None:
+    """Beside changes those that follow them."""
+    worker = FakeWorker(profile=without_overlays(TRADE_OFF, "x4"), updates=FakeUpdates())
+    with serving(loop, worker) as client:
+
+        async def ask() -> tuple[Any, Any]:
+            of_model = (await client.http.get("/v2/models/digits")).json()
+            of_all = (await client.http.post("/v2/repository/index", content=b"{}")).json()
+            return of_model["versions"], [one["version"] for one in of_all if one["name"] == "digits"]
+
+        assert loop.run(ask()) == (["x1", "x8"], ["x1", "x8"])

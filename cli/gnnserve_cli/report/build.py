@@ -108,7 +108,7 @@ def build_report(
             stages=captions.stages(rows),
             window=captions.window(rows, chosen_seeds),
             costs=captions.costs(rows, chosen_seeds),
-            models=captions.models(subject, size),
+            models=captions.models(subject, size, are_fitted=bool(models)),
         ),
         provenance=subject.provenance,
         device=subject.device,
@@ -426,5 +426,5 @@ def _says_tiers(found: Sequence[Tier], merged: Sequence[str], rows: Sequence[Var
     chosen = [tier.answer.variant for tier in found[1:]]
     unsure = [row.name for row in rows if row.name in chosen and row.loss_may_be_chance]
     if unsure:
-        text += f" What {names(unsure)} would lose may be chance: more validation nodes would tell."
+        text += f" What {names(unsure)} would lose may be chance: more validation {rows[0].judged.item}s would tell."
     return text

@@ -94,7 +94,7 @@ def costs(rows: Sequence[VariantRow], seeds: int) -> str:
         if row.cascade is not None:
             text += (
                 f" {row.name} has the memory of {row.cascade.first} and of {row.cascade.then}, which answered about "
-                f"{percent(row.cascade.passed_on)} of the validation nodes."
+                f"{percent(row.cascade.passed_on)} of the validation {row.judged.item}s."
             )
     least = min(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
     most = max(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
@@ -107,7 +107,9 @@ def costs(rows: Sequence[VariantRow], seeds: int) -> str:
     )
 
 
-def models(subject: ReportSubject, size: int) -> str:
+def models(subject: ReportSubject, size: int, *, are_fitted: bool) -> str:
+    if not are_fitted:
+        return "There are not two widths of one storage, from which a model could have its rates."
     point = subject.profile.variants[0].latency[size]
     return (
         "What a batch should take by counting bytes and operations: all targets and the nodes' own rows, a "

@@ -13,7 +13,7 @@ from gnnserve_api.intervals import difference_interval
 from gnnserve_cli.report.data import Drift, DriftRow, DriftVerdict
 from gnnserve_cli.report.facts import learns_nothing
 from gnnserve_cli.report.subject import ReportSubject
-from gnnserve_cli.report.words import items_of, names, number, signed_points
+from gnnserve_cli.report.words import items_of, names, nodes_of, number, signed_points
 
 _SMALL_POINTS = 0.5
 _DIFFERS = 0.1
@@ -126,12 +126,13 @@ def _says_rows_and_times(profile: Profile, rows: Sequence[DriftRow], seeds: int)
     if not times:
         return ""
     times_ratio = median(times)
-    text = f"A batch of {seeds:,} test nodes took {number(times_ratio)} times as long as one of validation nodes"
-    splits = (("validation", profile.validation_nodes), ("test", profile.test_nodes))
+    of_validation, of_test = nodes_of("validation", profile), nodes_of("test", profile)
+    text = f"A batch of {seeds:,} {of_test} took {number(times_ratio)} times as long as one of {of_validation}"
+    splits = ((of_validation, profile.validation_nodes), (of_test, profile.test_nodes))
     few = [(name, count) for name, count in splits if count < seeds]
     ratios = [row.rows_ratio for row in rows if row.rows_ratio is not None]
     if few:
-        told = names([f"{count:,} {name} nodes" for name, count in few])
+        told = names([f"{count:,} {name}" for name, count in few])
         return (
             f"{text}. That says nothing of other batches: there are {told}, so a batch of {seeds:,} repeats some, "
             "which changes the rows that it reads."
@@ -139,5 +140,5 @@ def _says_rows_and_times(profile: Profile, rows: Sequence[DriftRow], seeds: int)
     if ratios:
         text += f" and read {number(median(ratios))} times the rows"
     if abs(times_ratio - 1) <= _DIFFERS:
-        return f"{text}: the profile's latencies hold for test nodes too."
+        return f"{text}: the profile's latencies hold for {of_test} too."
     return f"{text}: expect {'higher' if times_ratio > 1 else 'lower'} latencies than the profile's."

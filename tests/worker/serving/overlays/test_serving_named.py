@@ -257,6 +257,8 @@ def test_a_variant_that_follows_no_changes_is_refused_whatever_is_asked() -> Non
                 "variant: variant x4 does not follow changes of the graph, and answers nothing; choose from x1, x8, or "
                 "leave it out"
             )
+        unknown = error_of(await in_json(client, "x3"))
+        assert unknown["message"].endswith('has no variant "x3"; choose from x1, x8, or leave it out')
 
     on_worker(scenario, FakeWorker(profile=without_overlays(TRADE_OFF, "x4"), updates=FakeUpdates()))
 

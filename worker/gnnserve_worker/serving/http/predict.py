@@ -463,7 +463,7 @@ def check_variant(name: str, outputs: Sequence[str], brings_overlay: bool, revis
             ErrorCode.UNKNOWN_VARIANT,
             where,
             f"revision {revision.manifest.revision} has no variant {shown_value(name)}",
-            f"choose from {', '.join(revision.capabilities)}, or leave it out",
+            f"choose from {', '.join(variant.name for variant in revision.answering.variants)}, or leave it out",
         )
     needed = Capabilities(
         overlay=brings_overlay, embeddings="embeddings" in outputs, changes=revision.changes.needed.changes

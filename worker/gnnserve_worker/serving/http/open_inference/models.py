@@ -44,7 +44,7 @@ class PredictionsModel:
         return revision.task
 
     def versions(self, revision: ServedRevision) -> list[str]:
-        return [*revision.capabilities]
+        return [variant.name for variant in revision.answering.variants]
 
     def check_version(self, version: str, revision: ServedRevision) -> None:
         check_variant(version, (), False, revision, "version")
