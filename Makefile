@@ -315,7 +315,7 @@ test-image: .venv/installed ## build the images that users run (30 GB of disk), 
 test-signatures: .venv/installed ## sign image and chart as the workflow would, by a key of the test's own; cosign is compiled once, four minutes of a processor
 	$(BIN)/pytest tests/cluster/signed_images.py
 
-test-image-arm: .venv/installed ## build the operator's image for arm64, its programs run by QEMU, and import its modules; has not been run to its end yet
+test-image-arm: .venv/installed ## build the operator's image and worker-cpu's packages for arm64, and import what they have, by QEMU; half an hour
 	$(BIN)/pytest -s tests/cluster/arm_image.py
 
 wheels: .venv/installed ## the wheel and the source distribution, into dist/

@@ -1,6 +1,6 @@
-"""`make test-image-arm`: the operator's image for arm64, from the same Dockerfile, whose programs QEMU runs.
+"""`make test-image-arm`: images for arm64, from the same Dockerfile, whose programs QEMU runs.
 
-Of the workers' images only packages are known to be there for arm64: QEMU is too slow to compile kernels, without which
+Of worker-cpu its packages, which are imported, and no kernels: QEMU is too slow to compile these, and without them
 nothing of a worker is tested.
 """
 
@@ -15,18 +15,25 @@ from tests.cluster.harness.layout import Layout
 from tests.cluster.harness.session import why_not
 from tests.support.lacks import lacks_root
 
-IMAGE = "localhost/gnnserve/operator:arm64"
+IMPORTED = {
+    "operator": "gnnserve_operator.main",
+    # The packages of `serve`, `programs` and `tracing`.
+    "serve-packages": "numba, numpy, scipy.sparse, fastapi, onnxruntime, opentelemetry.sdk.trace",
+}
+"""What is imported in the image of each target."""
 
 
 @pytest.mark.timeout(3600)
-def test_the_operators_image_is_built_for_arm64_and_its_modules_are_imported() -> None:
+@pytest.mark.parametrize("target", IMPORTED)
+def test_an_image_is_built_for_arm64_and_what_it_has_is_imported(target: str) -> None:
     if reason := why_not():
         lacks_root(reason)
     own = Layout.of_this_machine()
     layout = replace(own, root=own.root / "arm64")
+    image = f"localhost/gnnserve/{target}:arm64"
     with arm64_programs(own):
-        images.build(layout, IMAGE, "operator", "arm64")
-        print(f"{IMAGE}: {images.size(layout, IMAGE)}")
-        program = "import platform, gnnserve_operator.main; print(platform.machine())"
-        assert images.run(layout, IMAGE, "python", "-c", program).strip() == "aarch64"
-    assert images.architecture_of(layout, IMAGE) == "arm64"
+        images.build(layout, image, target, "arm64")
+        print(f"{image}: {images.size(layout, image)}")
+        program = f"import platform, {IMPORTED[target]}; print(platform.machine())"
+        assert images.run(layout, image, "python", "-c", program).strip() == "aarch64"
+    assert images.architecture_of(layout, image) == "arm64"
