@@ -1,4 +1,4 @@
-"""What a pickle describes, read without unpickling.
+"""Reading data that a pickle describes, without unpickling.
 
 A pickle is a program: loading one may run whatever its author wrote. Here `pickletools` splits it into instructions, of
 which those that describe data are interpreted. No name in the file is ever looked up or called: what a format's names,

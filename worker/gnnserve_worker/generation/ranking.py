@@ -159,7 +159,7 @@ def left_by(factor: int, columns: int) -> int:
 
 
 class ColumnReader(Protocol):
-    """What reads the feature columns of each type, as methods of ranking ask about it."""
+    """Reader of the feature columns of each type, as methods of ranking ask about it."""
 
     @property
     def columns(self) -> Sequence[int]:

@@ -195,7 +195,7 @@ def _is_plain(value: Any) -> bool:
 
 
 class _Tensors(PickledKinds):
-    """What torch.save writes, and classes as objects that only hold what the file says about them."""
+    """Tensors, as torch.save writes them, and classes as objects that only hold what the file says about them."""
 
     needing = "tensors"
 

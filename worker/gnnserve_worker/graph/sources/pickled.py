@@ -66,7 +66,7 @@ def read_neighbours(data: bytes) -> dict[int, list[int]]:
 
 
 class _Matrices(PickledKinds):
-    """What Python 2's numpy and scipy wrote."""
+    """Matrices and dictionaries, as Python 2's numpy and scipy wrote them."""
 
     needing = "data of numpy or scipy"
 
