@@ -50,9 +50,9 @@ def says_standing(names: Sequence[str], *, is_searched: bool) -> str | None:
     if is_searched:
         return (
             f"{why} The search kept the most accurate variant that follows beside them, as for a service without "
-            "spec.updates; stored layers that it makes follow with variants.storedFollowChanges"
+            "spec.updates; stored layers and one-row variants that it makes follow with variants.storedFollowChanges"
         )
     return (
-        f"{why} Variants of variants.oneRow follow with hops 0, layers of variants.stored with "
-        "variants.storedFollowChanges; leave the others out"
+        f"{why} With variants.storedFollowChanges stored layers and one-row variants over hops follow; leave out the "
+        "others"
     )

@@ -325,7 +325,9 @@ def _points() -> Iterator[VariantPoint]:
     for points in (of_models, of_fewer_channels):
         yield from points
         yield from (replace(point, hops=HopAxis.FEWER) for point in points if point.hops is HopAxis.SAMPLED)
-    yield from (ONE_ROW, ONE_ROW.propagated(), CASCADE, replace(CASCADE, follows=FollowAxis.NOTHING))
+    fixed_rows = ONE_ROW.propagated()
+    yield from (ONE_ROW, fixed_rows, replace(fixed_rows, follows=FollowAxis.CHANGES))
+    yield from (replace(CASCADE, follows=follows) for follows in FollowAxis)
 
 
 POINTS: Mapping[str, VariantPoint] = {point.family: point for point in _points()}
@@ -347,6 +349,7 @@ def point_of(variant: OfFamily) -> VariantPoint:
 
 
 def cascade_of(first: OfFamily, then: OfFamily) -> VariantPoint:
-    """The point of a cascade of these two, which takes overlays where both do."""
+    """The point of a cascade of these two, which takes overlays and follows changes where both do."""
     able = point_of(first).capabilities.both(point_of(then).capabilities)
-    return CASCADE if able.overlay else replace(CASCADE, follows=FollowAxis.NOTHING)
+    changing = FollowAxis.CHANGES if able.changes else FollowAxis.NOTHING
+    return CASCADE if able.overlay else replace(CASCADE, follows=changing)

@@ -11,6 +11,7 @@ import pytest
 from gnnserve_api.families import (
     CASCADE,
     FOLDED,
+    ONE_ROW,
     POINTS,
     PROJECTED,
     PRUNED,
@@ -81,7 +82,9 @@ channels-stored-following-layers-fanouts -c- ap-- triangle samples fewer neighbo
 channels-stored-overlays-layers-fanouts oc- ap-- triangle samples fewer neighbours
 one-row                     oc- ap-- pentagon a perceptron over the node's own features, one stored row
 propagated-one-row          --- ap-- pentagon a perceptron over propagated features, one stored row
+propagated-following-one-row -c- ap-- pentagon a perceptron over propagated features, one stored row
 cascade                     oc- ap-- square   one variant answers, another one where it is not confident
+following-cascade           -c- ap-- square   one variant answers, another one where it is not confident
 stored-graph-cascade        --- ap-- square   one variant answers, another one where it is not confident
 """  # noqa: E501 - a line each
 POINT_OF_ALL = [pytest.param(family, point, id=family) for family, point in POINTS.items()]
@@ -116,7 +119,7 @@ def test_rules_of_the_axes_hold_at_every_point(family: str, point: VariantPoint)
     assert able.cover(STORED_GRAPH)
     assert able.changes >= able.overlay, "each needs more than the one before"
     if point.hops is HopAxis.PROPAGATED:
-        assert able.overlay is able.changes is (point is FOLDED), "neighbours are in the rows, but for embeddings"
+        assert able.overlay is (point is FOLDED), "neighbours are in the rows, but for embeddings"
     if point.rows in {RowAxis.HIDDEN, RowAxis.STAGES}:
         assert not able.embeddings, "rows are no features"
     if point.network is NetworkAxis.PERCEPTRON or point.channels is ChannelAxis.FEWER:
@@ -127,14 +130,17 @@ def test_rules_of_the_axes_hold_at_every_point(family: str, point: VariantPoint)
         assert POINTS[base.family] == base
 
 
-@pytest.mark.parametrize(
-    ("first", "then"), [*product((PRUNED, STORED, replace(STORED, follows=FollowAxis.CHANGES)), repeat=2)]
-)
-def test_a_cascade_takes_overlays_where_both_stages_do(first: VariantPoint, then: VariantPoint) -> None:
-    able = first.capabilities.both(then.capabilities)
-    assert cascade_of(first, then) == replace(
-        CASCADE, follows=FollowAxis.OVERLAYS if able.overlay else FollowAxis.NOTHING
-    )
+STAGES = (PRUNED, ONE_ROW.propagated(), *(replace(STORED, follows=follows) for follows in FollowAxis))
+
+
+@pytest.mark.parametrize(("first", "then"), [*product(STAGES, repeat=2)])
+def test_a_cascade_takes_overlays_and_follows_changes_where_both_stages_do(
+    first: VariantPoint, then: VariantPoint
+) -> None:
+    able, found = first.capabilities.both(then.capabilities), cascade_of(first, then)
+    assert (found.capabilities.overlay, found.capabilities.changes) == (able.overlay, able.changes)
+    assert replace(found, follows=CASCADE.follows) == CASCADE
+    assert POINTS[found.family] == found
 
 
 def test_files_of_earlier_releases_name_points_and_no_other_words() -> None:

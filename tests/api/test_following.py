@@ -42,6 +42,7 @@ def spec_of(**spec: Any) -> GNNServiceSpec:
         ({**_LISTED, "fanouts": [5, 5]}, {"stored": [1, 2], "storedFollowChanges": True}, set()),
         ({"layers": [_LAYER], "fanouts": [5]}, {"stored": [1]}, set()),
         ({}, {"oneRow": [{"hops": 0}, {"hops": 2}], "storage": ["int8"]}, {"mlp2-int8"}),
+        ({}, {"oneRow": [{"hops": 0}, {"hops": 2}], "storedFollowChanges": True}, set()),
         (
             {},
             {"oneRow": [{"hops": 2}], "cascades": [{"first": "mlp2", "then": "x1", "passOnPercents": [5]}]},

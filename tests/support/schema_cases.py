@@ -508,8 +508,9 @@ BREAKS_RULE = {
         "variants": {"stored": [1, 3]},
     },
     (
-        "variants.storedFollowChanges must not be given without a layer behind the first in variants.stored, or "
-        "variants.search Auto of a model that samples neighbours by layers: stored1 follows changes anyway"
+        "variants.storedFollowChanges must not be given without a layer behind the first in variants.stored, hops in "
+        "variants.oneRow, or variants.search Auto of a model that samples neighbours by layers: stored1 and mlp0 "
+        "follow changes anyway"
     ): {**MINIMAL, "variants": {"stored": [1], "storedFollowChanges": True}},
     "variants.stored must not be given where model.fanouts are 0: nothing but the features is aggregated": {
         **MINIMAL,
@@ -611,8 +612,8 @@ BREAKS_RULE = {
         "updates": {"log": {"sqlite": {}}, "refresh": {"rows": 0, "backgroundPermille": 0}},
     },
     (
-        "updates.refresh must not be given without variants.storedFollowChanges true: other stored layers behind the "
-        "first keep nothing that their rows could be made anew by"
+        "updates.refresh must not be given without variants.storedFollowChanges true and layers in variants.stored: "
+        "other stored layers behind the first keep nothing that their rows could be made anew by"
     ): {**MINIMAL, "variants": {"stored": [2]}, "updates": {"log": {"sqlite": {}}, "refresh": {}}},
     "updates.compaction.retrain must not be true where all weights are given: there is nothing to train": {
         **MINIMAL,

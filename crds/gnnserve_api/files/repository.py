@@ -63,7 +63,10 @@ PRODUCTS_SCHEMA_VERSION = 11
 hidden channels, and with stored ones whose rows are made anew where requests reach."""
 STALE_SCHEMA_VERSION = 12
 """Schema version of revisions whose profile says what stale rows of stored layers cost."""
-LATEST_SCHEMA_VERSION = STALE_SCHEMA_VERSION
+FOLLOWED_ROWS_SCHEMA_VERSION = 13
+"""Schema version of revisions with one-row variants over several hops that follow changes, or cascades that follow them
+and take no overlays."""
+LATEST_SCHEMA_VERSION = FOLLOWED_ROWS_SCHEMA_VERSION
 """The latest of all."""
 
 PROGRAM = "Program"
@@ -354,6 +357,14 @@ class StoredManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """None, without a correction too: its rows hold for the graph as it was generated alone."""
 
 
+class PropagatedManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Recipe that makes rows of propagated features anew where the graph changes. The variant's weights hold the first
+    product and what propagated features were scaled by, under `correction.`."""
+
+    features: str
+    """Key of the table of the features of all nodes."""
+
+
 class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Everything that makes a variant: the table to gather from, the hops to sample, the network to run."""
 
@@ -380,6 +391,8 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     relation_fanouts: tuple[tuple[int, ...], ...] | UnsetType = UNSET
     """What is sampled by each relation of a graph of several types, in their order, in place of `fanouts`, which bound
     it. Absent: as many by each."""
+    propagated: PropagatedManifest | UnsetType = UNSET
+    """Absent: its rows hold no neighbours, or those of the graph as it was generated."""
 
     @property
     def network_files(self) -> tuple[str, ...]:
@@ -390,6 +403,8 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     @property
     def tables(self) -> tuple[str, ...]:
         """Keys of all tables that it reads."""
+        if self.propagated is not UNSET:
+            return (self.table, self.propagated.features)
         if self.stored is None:
             return (self.table,)
         made_of: list[str | None] = []

@@ -142,8 +142,8 @@ FEATURES = (
     Feature("fewer neighbours (`variants.fanouts`)", "variants.md", {"variants": {"fanouts": [[5, 5]]}}),
     Feature("one-row variants (`variants.oneRow`)", "variants.md", {"variants": {"oneRow": [{"hops": 0}]}}),
     Feature(
-        "… over one hop, beside changes (`oneRow: [{hops: 1}]`)", "updates.md",
-        merged(_UPDATES, {"variants": {"oneRow": [{"hops": 1}]}}),
+        "… over one hop, beside changes (`oneRow: [{hops: 1}]`, `storedFollowChanges`)", "updates.md",
+        merged(_UPDATES, {"variants": {"oneRow": [{"hops": 1}], "storedFollowChanges": True}}),
     ),
     Feature(
         "cascades (`variants.cascades`)", "variants.md",

@@ -10,7 +10,8 @@ from gnnserve_api.variants import one_row_name
 def fixed_names(variants: Variants, model: Model) -> frozenset[str]:
     """Variants that hold the graph as it was generated; workers do not choose them with `spec.updates`. What
     `Capabilities.changes` says of families, of the names that they have."""
-    propagated = [one_row_name(one.hops) for one in variants.canonical().one_row if one.hops > 0]
+    over_hops = () if variants.stored_follow_changes else variants.canonical().one_row
+    propagated = [one_row_name(one.hops) for one in over_hops if one.hops > 0]
     fixed = {name for base in propagated for name in variants.in_storages(base)}
     if model.reads_one_row and not model.learns_embeddings:
         # What is made of the model reads propagated features.

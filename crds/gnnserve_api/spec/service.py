@@ -162,10 +162,12 @@ class GNNServiceSpec(ApiModel):
     _deeper_layers_follow = rule(
         "!has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges || (has(self.variants.stored) "
         "&& self.variants.stored.exists(layer, layer > 1 || size(self.model.fanouts) == 1)) || "
+        "(has(self.variants.oneRow) && self.variants.oneRow.exists(one, one.hops > 0)) || "
         "(has(self.variants.search) && self.variants.search == 'Auto' && !has(self.model.program) && "
         "self.model.fanouts[0] != 0)",
-        "variants.storedFollowChanges must not be given without a layer behind the first in variants.stored, or "
-        "variants.search Auto of a model that samples neighbours by layers: stored1 follows changes anyway",
+        "variants.storedFollowChanges must not be given without a layer behind the first in variants.stored, hops in "
+        "variants.oneRow, or variants.search Auto of a model that samples neighbours by layers: stored1 and mlp0 "
+        "follow changes anyway",
     )
 
     _cascades_are_of_listed_variants = rule(

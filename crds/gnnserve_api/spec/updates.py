@@ -117,9 +117,10 @@ sqlite_has_one_worker = rule(
 
 stale_layers_are_followed = rule(
     "!has(self.updates) || !has(self.updates.refresh) || (has(self.variants.storedFollowChanges) && "
-    "self.variants.storedFollowChanges)",
-    "updates.refresh must not be given without variants.storedFollowChanges true: other stored layers behind the first "
-    "keep nothing that their rows could be made anew by",
+    "self.variants.storedFollowChanges && ((has(self.variants.stored) && size(self.variants.stored) > 0) || "
+    "(has(self.variants.search) && self.variants.search == 'Auto')))",
+    "updates.refresh must not be given without variants.storedFollowChanges true and layers in variants.stored: other "
+    "stored layers behind the first keep nothing that their rows could be made anew by",
 )
 
 

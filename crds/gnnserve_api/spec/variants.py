@@ -149,9 +149,10 @@ class Variants(ApiModel):
     storedFollowChanges; none gives embeddings. Empty: none."""
 
     stored_follow_changes: bool = False
-    """Whether layers of `stored` behind the first follow changes of the graph (`spec.updates`), as stored1 always does.
-    Then all tables that they are made of are kept, and each change is carried on over as many hops as layers are
-    stored. It needs such a layer in `stored`, or search Auto, which tries them."""
+    """Whether layers of `stored` behind the first, and `oneRow` over hops, follow changes of the graph
+    (`spec.updates`), as stored1 and mlp0 always do. Then all tables that they are made of are kept, features of all
+    nodes in float32 for `oneRow`, and each change is carried on over as many hops. It needs one of them, or search
+    Auto, which tries them."""
 
     channels: Annotated[tuple[Channels, ...], Field(max_length=16)] = ()
     """Networks with fewer hidden channels, as in `[{factor: 2}, {factor: 4, table: Projected}]`: channels2 and

@@ -19,6 +19,7 @@ import gnnserve_worker.generation.train as train_module
 from gnnserve_api.families import point_of
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.files.training import TrainingRun, says_learnt
+from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_worker.generation.layers import CPU
 from gnnserve_worker.generation.learning import KeptNetworks, Resumption
@@ -167,7 +168,7 @@ def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seq
     model = Model.model_validate({"hidden": 8, "fanouts": [3, 2], "training": {"epochs": 1, "scope": scope}})
     data = labelled_set(GRAPH.graph, GRAPH.labels, 3, GRAPH.splits, scope)
     visible = visible_nodes(GRAPH.graph.nodes, GRAPH.splits, scope)
-    normalized = fit_normalization(GRAPH.features, "Standardize", visible)  # type: ignore[arg-type]
+    normalized = fit_normalization(GRAPH.features, Normalization.STANDARDIZE, visible)
     seen: list[Any] = []
 
     def noting(*arguments: Any) -> TrainedNetwork:
@@ -176,7 +177,7 @@ def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seq
 
     monkeypatch.setattr(train_module, "train", noting)
     master = to_tensors(module_of("GraphSAGE", (3, 2), 12))
-    rows = NodeRows(data, visible, 1, lambda one_row, _: model_rows(one_row, data, normalized))
+    rows = NodeRows(data, visible, 1, lambda one_row, _: model_rows(one_row, data, normalized), [normalized.features])
     resumption = Resumption(KeptNetworks(folder, 0), {}, silent)
     read = model_rows(model, data, normalized).trained
     teacher = MasterTeacher(model, read, data.visible_graph, 3, CPU, master)

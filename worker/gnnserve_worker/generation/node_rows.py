@@ -25,6 +25,7 @@ from gnnserve_worker.generation.training_set import (
     beside,
     means_by_relation,
     model_rows,
+    moments_of,
     scale_of,
     visible_nodes,
     with_rows,
@@ -49,6 +50,8 @@ class NodeRows:
     rows_of: Callable[[Model, Embedded], ModelRows]
     """What a network over one row reads. `Embedded`: of types without features. Raises InputError where it reads
     nothing."""
+    features: Sequence[Features]
+    """Scaled features of each type of the graph, which rows are made of; of no column where it has none."""
 
 
 def node_rows(data: TrainingSet, scope: Scope, layout: RowLayout) -> NodeRows:
@@ -68,7 +71,8 @@ def taught_over(data: TrainingSet, decoder: Mapping[str, np.ndarray]) -> Visible
 
 def _of_one_list(data: TrainingSet, scope: Scope) -> NodeRows:
     nodes = visible_nodes(data.graph.nodes, data.splits, scope)
-    return NodeRows(data, nodes, 1, lambda model, _: model_rows(model, data, data.normalized))
+    own = [data.normalized.features]
+    return NodeRows(data, nodes, 1, lambda model, _: model_rows(model, data, data.normalized), own)
 
 
 def _of_lists(data: TrainingSet, scope: Scope) -> NodeRows:
@@ -88,9 +92,12 @@ def _of_lists(data: TrainingSet, scope: Scope) -> NodeRows:
                     f"{model.hops} hops",
                     "leave it out, or give more hops",
                 )
-        return ModelRows(_diagonal([one.served for one in found]), _diagonal([one.trained for one in found]))
+        moments = {key: moment for one in found for key, moment in one.moments.items()}
+        return ModelRows(_diagonal([one.served for one in found]), _diagonal([one.trained for one in found]), moments)
 
-    return NodeRows(alone, nodes, types, rows_of)
+    read = zip(data.data.types, data.features, strict=True)
+    features = [np.zeros((kind.nodes, 0), np.float32) if own is None else own.features for kind, own in read]
+    return NodeRows(alone, nodes, types, rows_of, features)
 
 
 _BY_LAYOUT: Mapping[RowLayout, Callable[[TrainingSet, Scope], NodeRows]] = {
@@ -128,10 +135,10 @@ def _rows_of_type(model: Model, data: TrainingSet, embedded: Embedded, kind: int
     judged = data.splits.train if types == 1 else np.arange(data.data.types[kind].nodes)
     scales = [scale_of(one.method, block, judged) for one, block in zip(origins[own:], trained[own:], strict=True)]
     served, trained = (
-        [*blocks[:own], *(scale(block) for scale, block in zip(scales, blocks[own:], strict=True))]
+        [*blocks[:own], *(scale.apply(block) for scale, block in zip(scales, blocks[own:], strict=True))]
         for blocks in (served, trained)
     )
-    return ModelRows(beside(served), beside(trained))
+    return ModelRows(beside(served), beside(trained), moments_of(scales, kind, own))
 
 
 def _walks(

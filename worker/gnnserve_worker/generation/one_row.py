@@ -19,7 +19,7 @@ import torch
 
 from gnnserve_api.files.training import Source, TrainingRun
 from gnnserve_api.spec.model import Model
-from gnnserve_worker.generation.families.family import OneRowNetwork
+from gnnserve_worker.generation.families.family import OneRowNetwork, PropagatedFeatures
 from gnnserve_worker.generation.learning import Resumption, digest_of
 from gnnserve_worker.generation.lessons import Teacher, TensorsAndRuns
 from gnnserve_worker.generation.node_rows import Embedded, NodeRows
@@ -68,7 +68,12 @@ class TrainedOneRows:
         # Made now, so that wide propagated features need not be kept until tables are written.
         blocks = projected_blocks(rows.served, projection_of(tensors).rows)
         product = np.concatenate(list(blocks))
-        return OneRowNetwork(model.network(data.classes), tensors, product, self._rows.types)
+        propagated = PropagatedFeatures(self._features(teacher.embedded), dict(rows.moments)) if hops else None
+        return OneRowNetwork(model.network(data.classes), tensors, product, self._rows.types, propagated)
+
+    def _features(self, embedded: Embedded) -> list[Features]:
+        """Features of each type that rows are made of, or embeddings in their place."""
+        return [embedded.get(kind, own) for kind, own in enumerate(self._rows.features)]
 
     def _train_best(self, model: Model, rows: ModelRows, name: str, teacher: Teacher) -> TensorsAndRuns:
         data, tried, courses = self._rows.data, dict[Source, TrainedNetwork](), dict[Source, Course]()

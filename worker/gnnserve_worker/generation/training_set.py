@@ -14,8 +14,8 @@ of S 90.6 %); facebook_pages 92.4 %, and 91.9 % unscaled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from gnnserve_api.spec.model import Model, Scope, column_blocks
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.graph.inspection import FEW_EDGES_SHARE
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Relation, Splits
+from gnnserve_worker.opening.propagated_rows import block_key
 from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.normalise import ROW_NORMS, divide_by_norms, row_factors
 from gnnserve_worker.tasks.generated import LearningProblem, Visible
@@ -249,6 +250,8 @@ class ModelRows:
     trained: Features
     """The same as training may see it: training nodes from the visible part of the graph alone, all others, on which it
     is only judged, as they are served."""
+    moments: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What blocks of propagated features were scaled by, by `block_key`."""
 
 
 def model_rows(model: Model, data: TrainingSet, normalized: NormalizedFeatures) -> ModelRows:
@@ -266,9 +269,10 @@ def model_rows(model: Model, data: TrainingSet, normalized: NormalizedFeatures) 
     if keeps_all:
         scales = [scale_of(normalized.method, block, data.splits.train) for block in trained[1:]]
         served, trained = (
-            [blocks[0], *(scale(block) for scale, block in zip(scales, blocks[1:], strict=True))]
+            [blocks[0], *(scale.apply(block) for scale, block in zip(scales, blocks[1:], strict=True))]
             for blocks in (served, trained)
         )
+        return ModelRows(beside(served), beside(trained), moments_of(scales, 0, 1))
     return ModelRows(beside(served), beside(trained))
 
 
@@ -299,15 +303,38 @@ def with_rows(whole: Features, part: Features, nodes: np.ndarray) -> Features:
     return sp.csr_array(sp.vstack([whole, part], format="csr")[rows])
 
 
-def scale_of(method: Normalization, block: Features, seen: np.ndarray) -> Callable[[Features], Features]:
-    """What scales propagated features as the features themselves were, by those of the nodes that training sees (int64)
-    in `block`."""
+@dataclass(frozen=True, slots=True)
+class BlockScaling:
+    """How propagated features are scaled: as the features themselves were."""
+
+    method: Normalization
+    mean: np.ndarray | None = None
+    """float32 [columns]; None unless the method is STANDARDIZE."""
+    deviation: np.ndarray | None = None
+
+    def apply(self, block: Features) -> Features:
+        if self.mean is None or self.deviation is None:
+            return fit_normalization(block, self.method, np.zeros(0, np.int64)).features
+        return np.asarray((np.asarray(block) - self.mean) / self.deviation, dtype=np.float32)
+
+
+def scale_of(method: Normalization, block: Features, seen: np.ndarray) -> BlockScaling:
+    """How propagated features are scaled, by those of the nodes that training sees (int64) in `block`."""
     if method is not Normalization.STANDARDIZE:
-        return lambda found: fit_normalization(found, method, seen).features
+        return BlockScaling(method)
     rows = np.asarray(block)[seen]
     mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     deviation = np.maximum(rows.std(axis=0, dtype=np.float64), _LEAST_DEVIATION).astype(np.float32)
-    return lambda found: np.asarray((np.asarray(found) - mean) / deviation, dtype=np.float32)
+    return BlockScaling(method, mean, deviation)
+
+
+def moments_of(scales: Sequence[BlockScaling], kind: int, first: int) -> dict[str, np.ndarray]:
+    """What blocks of rows of a type (its place) were scaled by, of which the first one has the place `first`."""
+    found: dict[str, np.ndarray] = {}
+    for place, scale in enumerate(scales, start=first):
+        if scale.mean is not None and scale.deviation is not None:
+            found |= {block_key(kind, place, "mean"): scale.mean, block_key(kind, place, "deviation"): scale.deviation}
+    return found
 
 
 def beside(blocks: Sequence[Features]) -> Features:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Protocol
 
 import numpy as np
@@ -76,9 +77,14 @@ class FollowedRows:
 
     @staticmethod
     def joined(parts: Sequence[FollowedRows]) -> FollowedRows:
-        """Those of tables of several layouts, of which one has stored layers at most."""
+        """Those of tables of several layouts: layers of one number are made together, where changes reach any."""
         makers = tuple(maker for part in parts for maker in part.makers)
-        return FollowedRows(makers, tuple(layer for part in parts for layer in part.layers))
+        by_number = zip_longest(*(part.layers for part in parts), fillvalue=FollowedLayer((), 0))
+        return FollowedRows(makers, tuple(map(_together, by_number)))
+
+
+def _together(layers: Sequence[FollowedLayer]) -> FollowedLayer:
+    return FollowedLayer(tuple(maker for one in layers for maker in one.makers), max(one.hops for one in layers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,11 @@ def has_listed_rows(variants: Iterable[VariantManifest]) -> bool:
     return any(_made_anew_by(one) is not None for one in _listed(variants))
 
 
+def has_propagated_rows(variants: Iterable[VariantManifest]) -> bool:
+    """Whether rows of any of them are made of features that are propagated where the graph changes."""
+    return any(one.propagated is not UNSET for one in variants)
+
+
 def _listed(variants: Iterable[VariantManifest]) -> Iterable[VariantManifest]:
     return (variant for variant in variants if variant.network.kind is NetworkKind.LISTED)
 
@@ -129,6 +134,8 @@ def _made_anew_by(variant: VariantManifest) -> FollowedManifest | None:
 def made_of_features(variant: VariantManifest) -> str | None:
     """The table whose rows are made of features, where what the variant reads is made of such rows. None: it holds for
     the graph as it was generated alone, or rows are made of others."""
+    if variant.propagated is not UNSET:
+        return variant.propagated.features
     if (followed := followed_of(variant)) is not None:
         return followed.layers[0].products
     if not point_of(variant).makes_rows_of_features or followed_listed([variant]):

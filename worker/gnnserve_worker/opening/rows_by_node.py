@@ -35,6 +35,7 @@ from gnnserve_worker.opening.networks import (
     followed_listed,
     followed_of,
     has_listed_rows,
+    has_propagated_rows,
     made_of_features,
     overlaid_listed,
     projected_listed,
@@ -88,8 +89,18 @@ class RowsByNode:
 
     def followed(self) -> FollowedRows:
         own = FollowedRows(tuple(self._makers.values()), layers_by_number((*self._corrected, *self._followed())))
+        propagated = None
+        if has_propagated_rows(self._revision.variants):
+            # Only a server that has such rows imports what makes them.
+            from gnnserve_worker.opening.propagated_rows import PropagatedSource  # noqa: PLC0415
+
+            scaling = _scaling_of(_recipe_of(self._revision))
+            features = [self._revision.graph.features]
+            propagated = PropagatedSource(
+                self.tables, self._graph.seen, self._roots, features, [scaling], lambda _: 1
+            ).followed(self._revision.variants, self._networks.tensors)
         listed = None if self._listed is None else self._listed.followed(followed_listed(self._revision.variants))
-        return own if listed is None else FollowedRows.joined((own, listed))
+        return FollowedRows.joined([part for part in (own, propagated, listed) if part is not None])
 
     def _stored_rows(self, variant: VariantManifest, rest: VariantNetwork) -> StoredRowMaker | None:
         """Maker of rows of a table that stores a layer; None: it stores none, or its rows cannot be made. `rest`: the

@@ -36,6 +36,7 @@ from gnnserve_worker.opening.networks import (
     fanouts_misfit,
     followed_listed,
     has_listed_rows,
+    has_propagated_rows,
     made_of_features,
     overlaid_listed,
     projected_listed,
@@ -100,7 +101,9 @@ class RowsByType:
         network = self._networks.open(variant, table)
         if point is FOLDED:
             return network, self._folded_nodes(table)
-        if self._recipe is not None and made_of_features(variant) and variant.table not in self._makers:
+        if variant.propagated is not UNSET:
+            self._open_features(variant.propagated.features)
+        elif self._recipe is not None and made_of_features(variant) and variant.table not in self._makers:
             make = self._of_products if table.projected else self._of_features
             if projected_listed([variant]):
                 make = self._of_nodes_alone
@@ -162,8 +165,28 @@ class RowsByType:
         tables = {one.table for one in self._revision.variants if point_of(one) is FOLDED}
         folded = tuple(self._folded(name) for name in sorted(tables))
         own = FollowedRows(tuple(self._makers.values()), (FollowedLayer(folded),) if folded else ())
+        propagated = None
+        if (recipe := self._recipe) is not None and has_propagated_rows(self._revision.variants):
+            # Only a server that has such rows imports what makes them.
+            from gnnserve_worker.opening.propagated_rows import PropagatedSource  # noqa: PLC0415
+
+            source = PropagatedSource(
+                self.tables, self._graph.seen, None, [one.width for one in recipe.types], recipe.scalings,
+                self._types_with_rows,
+            )  # fmt: skip
+            propagated = source.followed(self._revision.variants, self._networks.tensors)
         listed = None if self._listed is None else self._listed.followed(followed_listed(self._revision.variants))
-        return own if listed is None else FollowedRows.joined((own, listed))
+        return FollowedRows.joined([part for part in (own, propagated, listed) if part is not None])
+
+    def _types_with_rows(self, table: str) -> int:
+        return self._revision.tables[table].types_with_rows(self._graph.stored.schema)
+
+    def _open_features(self, name: str) -> None:
+        """Open what makes rows of a table of features of all types, or of embeddings in their place."""
+        if (recipe := self._recipe) is not None and name not in self._makers:
+            widths = [one.width for one in recipe.types]
+            table, layout = self.tables[name], self._graph.seen.layout
+            self._makers[name] = type_row_maker(table, layout, recipe.scalings, widths)
 
     def _folded(self, name: str) -> FoldedRowMaker:
         """What makes rows of a table of embeddings where the graph changes."""

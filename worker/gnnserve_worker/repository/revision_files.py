@@ -29,6 +29,7 @@ from gnnserve_api.files.profile import Profile, StaleLayerProfile
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import (
     COLUMNS_SCHEMA_VERSION,
+    FOLLOWED_ROWS_SCHEMA_VERSION,
     LISTED_SCHEMA_VERSION,
     PAIRS_SCHEMA_VERSION,
     PRODUCTS_SCHEMA_VERSION,
@@ -508,6 +509,10 @@ class StagedRevision:
         if stale is not UNSET or any(map(_makes_rows_for_requests, variants)):
             profile = msgspec.structs.replace(profile, stale=stale)
             manifest = msgspec.structs.replace(manifest, schema_version=STALE_SCHEMA_VERSION, profile=profile)
+        able = [point_of(one).capabilities for one in cascades]
+        follows_newly = any(one.changes and not one.overlay for one in able)
+        if follows_newly or any(variant.propagated is not UNSET for variant in variants):
+            manifest = msgspec.structs.replace(manifest, schema_version=FOLLOWED_ROWS_SCHEMA_VERSION)
         expected = set(checks.files_beside_tables(manifest))
         for table in {table for variant in variants for table in variant.tables}:
             expected.update(checks.files_of(self._tables[table]))

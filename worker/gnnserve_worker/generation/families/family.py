@@ -18,7 +18,13 @@ from gnnserve_api.families import VariantPoint
 from gnnserve_api.files.graph_schema import RelationRowPlaces
 from gnnserve_api.files.profile import Compute
 from gnnserve_api.files.programs import ProgramManifest
-from gnnserve_api.files.repository import NetworkManifest, StoredManifest, TableKind, VariantManifest
+from gnnserve_api.files.repository import (
+    NetworkManifest,
+    PropagatedManifest,
+    StoredManifest,
+    TableKind,
+    VariantManifest,
+)
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
@@ -35,6 +41,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class PropagatedFeatures:
+    """Features that rows over several hops are made of."""
+
+    features: Sequence[Features]
+    """Scaled features of each type, or the embeddings that stand for them; of no column where it has neither."""
+    moments: Tensors
+    """As `ModelRows.moments`."""
+
+
+@dataclass(frozen=True, slots=True)
 class OneRowNetwork:
     """A trained perceptron over one row per node."""
 
@@ -44,6 +60,8 @@ class OneRowNetwork:
     """The first layer's product with the row of each node, float32 [nodes, hidden]."""
     types: int = 1
     """How many types of the graph have rows, the first ones."""
+    propagated: PropagatedFeatures | None = None
+    """What rows are made of; None: of a node's own features, or only their shapes are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +269,7 @@ class Planner(Protocol):
 def plan_variant(
     point: VariantPoint, name: str, table: str, columns: int, network: NetworkManifest, storage: Storage,
     tensors: Tensors, factor: int = 1, stored: StoredManifest | None = None, compute: Compute | None = None,
+    propagated: PropagatedManifest | UnsetType = UNSET,
 ) -> PlannedVariant:  # fmt: skip
     """A network with weights of its own over the first columns of a table in that storage. It samples as many
     neighbours as it was trained with. `compute` None: what its architecture prefers over the storage."""
@@ -264,6 +283,7 @@ def plan_variant(
         compute=compute or compute_for(Architecture(network.architecture), storage),
         weights=paths.weights_of(name),
         stored=stored,
+        propagated=propagated,
     )
     return PlannedVariant(manifest, factor, tensors)
 

@@ -20,7 +20,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
@@ -34,6 +34,7 @@ from gnnserve_api.files.repository import (
     FollowedManifest,
     LayerTables,
     NetworkManifest,
+    PropagatedManifest,
     StoredManifest,
 )
 from gnnserve_api.spec.channels import Channels, ChannelsTable
@@ -64,6 +65,7 @@ from gnnserve_worker.generation.families.family import (
     storages_of,
 )
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
+from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.network import Layer
 from gnnserve_worker.models.registry import (
     Tensors,
@@ -397,19 +399,30 @@ class OneRowPlanner:
         return bool(spec.variants.one_row)
 
     def tables_bytes(self, outline: Outline) -> int:
-        return sum(
+        variants = outline.spec.variants
+        follows = variants.stored_follow_changes and any(one.hops for one in variants.one_row)
+        features = stored_bytes(outline.nodes, outline.features, Storage.FLOAT32) if follows else 0
+        return features + sum(
             stored_bytes(outline.nodes, outline.spec.model.one_row(one.hops).hidden, storage)
-            for one in outline.spec.variants.one_row
-            for storage in outline.spec.variants.storage
+            for one in variants.one_row
+            for storage in variants.storage
         )
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         storages = storages_of(made_from.spec)
         every_hops = [one.hops for one in made_from.spec.variants.canonical().one_row]
         trained = {hops: made_from.one_rows[one_row_name(hops)] for hops in every_hops}
+        follows = made_from.spec.variants.stored_follow_changes
+        read = [one.propagated for one in trained.values() if follows and one.propagated is not None]
+        features = [_plan_features_of_all(read[0].features)] if read else []
+        tables = [_plan_table(hops, made, storage) for hops, made in trained.items() for storage in storages]
         return FamilyPlan(
-            tables=[_plan_table(hops, made, storage) for hops, made in trained.items() for storage in storages],
-            variants=[_plan_one_row(hops, made, storage) for hops, made in trained.items() for storage in storages],
+            tables=[*features, *tables],
+            variants=[
+                _plan_one_row(hops, made, storage, follows=follows and hops > 0)
+                for hops, made in trained.items()
+                for storage in storages
+            ],
         )
 
 
@@ -427,11 +440,39 @@ def _plan_table(hops: int, made: OneRowNetwork, storage: Storage) -> PlannedTabl
     )
 
 
-def _plan_one_row(hops: int, made: OneRowNetwork, storage: Storage) -> PlannedVariant:
+def _plan_one_row(hops: int, made: OneRowNetwork, storage: Storage, *, follows: bool) -> PlannedVariant:
+    left, point = without_first_product(made.tensors), ONE_ROW.propagated() if hops else ONE_ROW
+    tensors = left
+    if follows:
+        point = replace(point, follows=FollowAxis.CHANGES)
+        own = {key: tensor for key, tensor in made.tensors.items() if key not in left}
+        moments = {} if made.propagated is None else made.propagated.moments
+        tensors = left | {f"{CORRECTION}{key}": tensor for key, tensor in {**own, **moments}.items()}
     return plan_variant(
-        ONE_ROW.propagated() if hops else ONE_ROW, stored_name(one_row_name(hops), storage), _table_name(hops, storage),
-        made.product.shape[1], made.network, storage, without_first_product(made.tensors),
+        point, stored_name(one_row_name(hops), storage), _table_name(hops, storage), made.product.shape[1],
+        made.network, storage, tensors, propagated=PropagatedManifest(_FEATURES_OF_ALL) if follows else UNSET,
     )  # fmt: skip
+
+
+_FEATURES_OF_ALL = "features-of-all"
+"""The table of features of all nodes, of which rows over several hops are made anew."""
+
+
+def _plan_features_of_all(features: Sequence[Features]) -> PlannedTable:
+    """Features of all types, type after type, each with its columns first."""
+    width = max(own.shape[1] for own in features)
+    columns = tuple(range(width)) if len(features) == 1 else None
+    return PlannedTable(
+        _FEATURES_OF_ALL, "features", Storage.FLOAT32, width, partial(_padded_blocks, features, width),
+        source_columns=columns,
+    )  # fmt: skip
+
+
+def _padded_blocks(features: Sequence[Features], width: int) -> Iterator[np.ndarray]:
+    for own in features:
+        columns = own.shape[1]
+        for block in feature_blocks(own, range(columns)):
+            yield np.pad(block, ((0, 0), (0, width - columns))) if columns < width else block
 
 
 def _table_name(hops: int, storage: Storage) -> str:
