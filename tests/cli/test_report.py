@@ -412,7 +412,8 @@ def test_a_report_of_links_speaks_of_links() -> None:
     # Named in files as earlier releases read them.
     assert {"validationLinks", "testLinks"} <= msgspec.json.decode(msgspec.json.encode(made[0])).keys()
     links = msgspec.structs.replace(plain.profile, metric="rocAuc", variants=tuple(made))
-    text = printed(report_of(replace(plain, profile=links)))
+    report = report_of(replace(plain, profile=links))
+    text = printed(report)
     assert "has a ROC-AUC of 98.89 % on 840 validation links" in text
     assert "held on test links, which training did not see" in text
     assert "Accuracies come from 840 validation links" in text
@@ -423,6 +424,9 @@ def test_a_report_of_links_speaks_of_links() -> None:
     assert "Average precision, test" in text and "ROC-AUC, test" not in text
     assert "A batch of 1,024 nodes of test links took" in text
     assert not re.search(r"(validation|test) nodes", text)
+    page = build_page(report)
+    assert "% on test links" in page and "worse on test links" in page
+    assert "Average precision, test" in page and not re.search(r"(validation|test) nodes", page)
 
 
 def test_without_two_widths_no_model_is_told() -> None:

@@ -63,6 +63,16 @@ def test_texts_of_a_drawing_lie_beside_each_other(chromium: Browser, tmp_path: P
     assert chromium.evaluate(OVERLAPS) == []
 
 
+@pytest.mark.parametrize("case", ["seventeen variants", "links"])
+def test_tables_of_variants_are_whole_on_a_wide_screen(chromium: Browser, tmp_path: Path, case: str) -> None:
+    chromium.resize(1300)
+    open_case(chromium, tmp_path, case)
+    cut = (
+        "[...document.querySelectorAll('#accuracy .scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
+    )
+    assert chromium.evaluate(cut) == 0
+
+
 OVERLAPS = """(() => {
   const found = [];
   for (const svg of document.querySelectorAll("svg")) {

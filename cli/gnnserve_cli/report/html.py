@@ -55,6 +55,7 @@ def build_page(report: Report) -> str:
         },
         tables={
             "variants": tables.variants_table(report),
+            "measures": tables.measures_table(report),
             "tolerances": tables.tolerances_table(report),
             "tiers": tables.tiers_table(report),
             "stages": tables.stages_table(report),
@@ -67,6 +68,7 @@ def build_page(report: Report) -> str:
         width_notes=_width_notes(report),
         models=[_model(fit) for fit in report.models],
         stale_layers=[_stale_layer(one) for one in report.stale_layers],
+        items=f"{report.variants[0].judged.item}s",
         verdicts=tables.VERDICTS,
         no_test_nodes=tables.NO_TEST_NODES,
         made=made_facts(report),

@@ -42,14 +42,18 @@ def variants_table(report: Report) -> Cells:
     if any(row.in_service for row in report.variants):
         headers.append("In service, by labels")
         rows = [[*shown, _in_service(row)] for shown, row in zip(rows, report.variants, strict=True)]
-    if figures := next(filter(None, (row.judged.figures_beside(report.metric) for row in report.variants)), None):
-        headers += [f"{name}, {'test' if report.test_items else 'validation'}" for name in figures]
-        rows = [[*shown, *_figures(row, report)] for shown, row in zip(rows, report.variants, strict=True)]
     return _cells("Variants", headers, rows)
 
 
-def _figures(row: VariantRow, report: Report) -> list[str]:
-    return [percent(share) for share in row.judged.figures_beside(report.metric).values()]
+def measures_table(report: Report) -> Cells | None:
+    """Figures of the task beside its metric; None: it has none."""
+    figures = [row.judged.figures_beside(report.metric) for row in report.variants]
+    if not figures[0]:
+        return None
+    split = "test" if report.test_items else "validation"
+    headers = ["Variant", *(f"{name}, {split}" for name in figures[0])]
+    rows = [[row.name, *map(percent, of_one.values())] for row, of_one in zip(report.variants, figures, strict=True)]
+    return _cells("Other measures", headers, rows)
 
 
 def _new_nodes(row: VariantRow, seeds: int) -> str:

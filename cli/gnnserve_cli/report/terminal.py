@@ -26,6 +26,8 @@ def render_report(report: Report) -> list[RenderableType]:
         *(Text(f"- {caution}") for caution in report.cautions),
     ]
     shown += _part("Accuracy against latency", report.says.frontier, tables.variants_table(report))
+    if (measures := tables.measures_table(report)) is not None:
+        shown += ["", _table(measures)]
     if report.search:
         shown += _part(SEARCH_HEADING, "\n".join(report.search), None)
     shown += _part("Latency under an accuracy tolerance", report.tolerances.says, tables.tolerances_table(report))

@@ -84,5 +84,7 @@ def gets_right(share: float, profile: Profile) -> str:
 
 
 def ratio(value: float) -> str:
-    """`half` reads worse than `50 %`, and `2.10 times` says more than `210 %`."""
-    return f"{number(value)} times" if value >= 1.995 else f"{100 * value:.0f} %"
+    """`half` reads worse than `50 %`, and `2.10 times` says more than `210 %`. Nothing is 0 % but 0."""
+    if value >= 1.995:
+        return f"{number(value)} times"
+    return f"{100 * value:.0f} %" if value >= 0.01 else f"{number(100 * value, 1)} %"

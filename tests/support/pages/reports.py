@@ -9,6 +9,7 @@ import msgspec
 from tests.support.profiles import latency, revision_manifest, variant
 
 from gnnserve_api.files.profile import (
+    LinkScores,
     StaleChanges,
     StaleKind,
     StaleLayerProfile,
@@ -120,9 +121,20 @@ def stale_layers(*changes: StaleChanges, accuracy: float = 0.98, nodes: int = 36
     return subject_of(*made, stale=(layer,), validation_nodes=nodes)
 
 
+def of_links() -> ReportSubject:
+    """17 variants that score pairs: of 360 nodes there are 840 validation links, and as many test links."""
+    scores = LinkScores(840, 0.9, 0.9, 460, 240, 0.2, 0.7, 0.4, 20)
+    subject = every_storage()
+    made = [
+        msgspec.structs.replace(one, validation_figures=scores, test_figures=scores) for one in subject.profile.variants
+    ]
+    return replace(subject, profile=msgspec.structs.replace(subject.profile, metric="rocAuc", variants=tuple(made)))
+
+
 CASES = {
     "five widths": lambda: subject_of(*five_widths(), others=2),
     "seventeen variants": every_storage,
+    "links": of_links,
     "one variant": lambda: subject_of(variant(1)),
     "no test nodes": without_test_nodes,
     "drift": drifting,
