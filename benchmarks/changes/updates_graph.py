@@ -169,13 +169,11 @@ class Subject:
         _, living = self.open(refresh=refresh)
         reach_all(living)
         stream = self.stream(1)
-        for batch in effort.batches[-2:]:
-            rate = _rate(living, stream, batch, effort.seconds)
+        measured = [*((batch, TOGETHER) for batch in effort.batches[-2:]), (effort.batches[-1], _LATE_TOGETHER)]
+        for batch, together in measured:
+            rate = _rate(living, stream, batch, effort.seconds, together)
             right_s = None if refresh is None else _make_right(living)
             yield msgspec.structs.replace(rate, layers=_DEEPER, stale=refresh is not None, right_s=right_s)
-        if refresh is None:
-            rate = _rate(living, stream, effort.batches[-1], effort.seconds, _LATE_TOGETHER)
-            yield msgspec.structs.replace(rate, layers=_DEEPER)
 
     def grow(self, changes: int) -> tuple[list[MemoryPoint], ExactSums]:
         """Memory while changes go on, and whether sums are still exact after all of them."""
