@@ -333,3 +333,17 @@ def test_over_types_pairs_with_new_ends_are_decided_too(tmp_path: Path, monkeypa
         assert 0 < is_first.sum() < len(pairs)
 
     on_worker(RevisionWorker(load_revision(repository, manifest.revision)), scenario)  # type: ignore[arg-type]
+
+
+def test_of_a_cascade_the_stage_that_reads_edges_is_explained(generated: Generated) -> None:
+    """A cascade gives no embeddings, of which explained scores are made; its stage does."""
+
+    async def ask() -> dict[str, Any]:
+        async with running(RevisionWorker(generated[1])) as client:  # type: ignore[arg-type]
+            body = {"pair": [3, 17], "variant": MORE}
+            told: dict[str, Any] = (await client.http.post("/v1/explain", json=body)).json()
+            return told
+
+    told = asyncio.run(ask())
+    assert told["variant"] == "x1", told
+    assert max(abs(each["influence"]) for each in told["neighbours"]) > 1e-4

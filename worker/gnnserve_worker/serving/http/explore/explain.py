@@ -299,9 +299,11 @@ def _variant_of(
     needed = replace(revision.changes.needed, overlay=True, embeddings="embeddings" in outputs)
     able = [each for each in revision.manifest.profile.variants if revision.capabilities[each.name].cover(needed)]
     if request.variant is not None:
-        named = check_variant(request.variant, outputs, True, revision, "variant")
-        stages = {one.name: (one.first, one.then) for one in revision.manifest.cascades}.get(named, (named,))
-        able = [each for each in able if each.name in stages]
+        stages = {one.name: (one.first, one.then) for one in revision.manifest.cascades}
+        named = stages.get(request.variant, (request.variant,))
+        able = [each for each in able if each.name in named]
+        if not able:
+            check_variant(request.variant, outputs, True, revision, "variant")
     if reading := [each for each in able if point_of(each).reads_edges]:
         return max(reading, key=lambda each: each.validation_accuracy)
     if request.variant is not None:
