@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gnnserve_api.families import CASCADE, POINTS, Family
+from gnnserve_api.families import POINTS, Family, NetworkAxis
 
 WANTED_FAMILIES = frozenset(
-    family for family, point in POINTS.items() if point.capabilities.changes and point != CASCADE
+    family
+    for family, point in POINTS.items()
+    if point.capabilities.changes and point.network is not NetworkAxis.CASCADE
 )
 """A cascade is two variants, which are compared one by one."""
 
