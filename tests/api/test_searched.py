@@ -73,6 +73,14 @@ def test_a_search_may_leave_out_whatever_routing_names() -> None:
     assert spec_of(routing={"mode": "Static", "variant": "x3"}).impossible_variants() == ("x3",)
 
 
+def test_a_search_of_layers_may_keep_rows_of_features_where_products_are_no_narrower() -> None:
+    layers = {"layers": [{"conv": "GCN", "width": 8}, {"conv": "GCN"}], "fanouts": [8, 8]}
+    spec = spec_of(routing={"mode": "Static", "variant": "x1-int8-f4x4"}, model=layers)
+    assert {"x1-int8-f4x4", "projected-int8-f4x4"} <= {*spec.possible_variants()}
+    assert spec.impossible_variants() == ()
+    assert len({*spec.possible_variants()}) == len(spec.possible_variants())
+
+
 def test_the_recipe_depends_on_what_a_search_reads_alone() -> None:
     assert spec_of().recipe() == spec_of(pruning={"factors": [1, 3]}, storage=["int8"]).recipe()
     assert spec_of().recipe() != spec_of(budget={"variants": 3}).recipe()

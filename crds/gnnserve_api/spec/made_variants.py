@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gnnserve_api.spec.channels import ChannelsTable
@@ -60,6 +60,13 @@ def why_no_factors(spec: _Spec) -> str:
 def search_space(spec: _Spec, factors: tuple[int, ...] = SEARCHED_FACTORS) -> SearchSpace:
     """What a search tries of the model. `factors`: those of columns; a graph of few columns has not all of them."""
     return _kind_of(spec).space(spec, factors)
+
+
+def possible_spaces(spec: _Spec) -> tuple[SearchSpace, ...]:
+    """Search spaces of which a search has one. Whether rows of products of listed layers are narrower than features,
+    and are tried in place of these, the graph tells."""
+    space = search_space(spec)
+    return (space,) if spec.model.layers is None else (space, replace(space, has_products=False))
 
 
 def _kind_of(spec: _Spec) -> _ModelKind:

@@ -38,7 +38,7 @@ from gnnserve_api.spec.following import fixed_names
 from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import GraphSpec
 from gnnserve_api.spec.heterogeneous_rules import reads_products
-from gnnserve_api.spec.made_variants import made_variants, search_space
+from gnnserve_api.spec.made_variants import made_variants, possible_spaces, search_space
 from gnnserve_api.spec.model import MODEL_IS_GIVEN, Model
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.spec.paths import RECIPE_CONTEXT, relative_paths_have_a_volume
@@ -237,7 +237,7 @@ class GNNServiceSpec(ApiModel):
     def _listings(self) -> Sequence[Variants]:
         """Variants that are made together; a search makes several of such lists."""
         if self.variants.is_searched:
-            return [one.variants for one in search_space(self).rounds]
+            return [one.variants for space in possible_spaces(self) for one in space.rounds]
         return [made_variants(self)]
 
     def unfit_for_embeddings(self) -> str | None:
@@ -293,7 +293,8 @@ class GNNServiceSpec(ApiModel):
         if not self.variants.is_searched:
             variants = made_variants(self)
             return (*variants.listed_names(), *variants.optional_names())
-        return tuple(name for searched in search_space(self).rounds for name in searched.names)
+        names = (name for space in possible_spaces(self) for searched in space.rounds for name in searched.names)
+        return tuple(dict.fromkeys(names))
 
     @property
     def trains_networks(self) -> bool:

@@ -10,7 +10,7 @@ from tests.support.serving.serving import FakeWorker
 from gnnserve_api.files.graph_schema import GraphSchema, RelationManifest, TypeManifest
 from gnnserve_worker.asking.asked_nodes import AskedNodes
 from gnnserve_worker.asking.described_types import TypesByName
-from gnnserve_worker.asking.naming import TargetNaming
+from gnnserve_worker.asking.naming import TargetNaming, naming_of
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import TargetIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids
@@ -33,5 +33,9 @@ class TypedWorker(FakeWorker):
         type_ids: dict[str, NodeIds | None] = {"paper": self.ids, "author": integer_ids(np.array(AUTHORS))}  # type: ignore[dict-item]
         ids, plain = TargetIds(types, types, type_ids), super().graph(asked)
         return dataclasses.replace(
-            plain, naming=TargetNaming(plain.naming, ids), types=types, ids=ids, described=TypesByName(types.types)
+            plain,
+            naming=TargetNaming(naming_of(self.ids, self.nodes, "paper"), ids),
+            types=types,
+            ids=ids,
+            described=TypesByName(types.types),
         )

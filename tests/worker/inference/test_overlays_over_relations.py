@@ -163,7 +163,9 @@ def test_a_revision_with_overlays_warms_up(given: Given) -> None:
          'overlay.edges[0][2]: node "item/99" is not in the graph; a new node goes into overlay.nodes'),
         ({"overrides": [{"id": "tag/1", "features": [1]}]}, "overlay.overrides[0]: nodes of type tag have no features"),
         ({"overrides": [{"id": "user/1", "features": {"0": 1}}]},
-         "overlay.overrides[0].features.1: it is missing, and this revision does not keep what the node has"),
+         'overlay.overrides[0].features.1: it is missing, and this revision does not keep what node "user/1" has: '
+         "it stores products of features, or no table of all of them in float32, or rows were divided by their norms; "
+         "give all 4 columns"),
         ({"overrides": [{"id": one, "features": [1, 2, 3]} for one in ("item/1", {"type": "item", "id": 1})]},
          '"id":1} is also the id of overlay.overrides[0]; give each node once'),
         ({"nodes": [{"id": "tag/9"}, {"id": "tag/9"}]}, "overlay.nodes[1].id: \"tag/9\" is another new node's id too"),

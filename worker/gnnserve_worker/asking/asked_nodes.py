@@ -61,7 +61,7 @@ class AskedNodes(Protocol):
 
 class _TargetNodes:
     def call(self, nodes: int, graph: GraphTypes) -> CalledNodes:
-        return _TARGET_NODES[graph.types.names](naming_of(graph.asked, nodes), graph)
+        return _TARGET_NODES[graph.types.names](naming_of(graph.asked, nodes, graph.types.target.name), graph)
 
 
 def _by_ids(naming: NodeNaming, graph: GraphTypes) -> CalledNodes:

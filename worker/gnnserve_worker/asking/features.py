@@ -137,6 +137,14 @@ class LearntFeatures:
         return RequestError(ErrorCode.WRONG_FEATURES, where, f"nodes of type {self._name} have no features", remedy)
 
 
+def why_not_kept(shown: str) -> str:
+    """Problem of a column that is not given for a stored node. `shown`: the node's id."""
+    return (
+        f"it is missing, and this revision does not keep what node {shown} has: it stores products of features, or no "
+        "table of all of them in float32, or rows were divided by their norms"
+    )
+
+
 def _keep_features(
     overrides: Sequence[AnyNode],
     first: int,
@@ -155,14 +163,14 @@ def _keep_features(
     if features_of is not None:
         rows[partly] = features_of(positions[partly])
         return
-    given = overrides[partly[0]].features or ()
+    override = overrides[partly[0]]
+    given = override.features or ()
     names = (column.name for column in columns.columns) if columns.columns else map(str, range(columns.features))
     raise RequestError(
         ErrorCode.MISSING_COLUMN,
         f"overlay.overrides[{first + partly[0]}].features.{cut(next(name for name in names if name not in given))}",
-        "it is missing, and this revision does not keep what the node has: it stores no table of all features in "
-        "float32, or rows were divided by their norms",
-        "give every column",
+        why_not_kept(shown_value(override.id)),
+        f"give all {most:,} columns",
     )
 
 

@@ -123,9 +123,16 @@ class _Naming(NodeNaming, Protocol):
     takes_texts: bool = False
     members: int = 0
     kind: NodeIdKind = NodeIdKind.INTEGERS
+    type: str
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, type_: str = "") -> None:
+        """`type_`: that all nodes are of, which messages name; empty: nodes have none."""
         self.nodes = nodes
+        self.type = type_
+
+    def named(self, id_: AnyId) -> str:
+        """An id in messages, with the type of its node."""
+        return shown_value(f"{self.type}/{id_}" if self.type else id_)
 
     def find_one(self, given: Any, where: str, otherwise: str = "") -> int:
         try:
@@ -176,7 +183,7 @@ class _IntegerForm(_Naming, Protocol):
         first = next(i for i, node in enumerate(ids) if node not in POSSIBLE_IDS)
         if first > 0:
             self.find(ids[:first], otherwise)
-        return self.unknown(f"nodes[{first}]", shown_value(ids[first]), otherwise)
+        return self.unknown(f"nodes[{first}]", self.named(ids[first]), otherwise)
 
     def place(self, ids: Sequence[int]) -> list[int]:
         try:
@@ -228,7 +235,7 @@ class PositionNaming(_IntegerForm):
         unsigned = ids.view(np.uint64)
         if unsigned.max() >= nodes:
             first = int((unsigned >= nodes).argmax())
-            raise self.unknown(f"nodes[{first}]", str(ids[first]), otherwise)
+            raise self.unknown(f"nodes[{first}]", self.named(int(ids[first])), otherwise)
         return ids
 
     def place(self, ids: Sequence[int]) -> list[int]:
@@ -253,7 +260,8 @@ class PositionNaming(_IntegerForm):
         return bool(number_overlay(numbers, features, new, ends, self.nodes))
 
     def unknown(self, where: str, shown: str, otherwise: str = "") -> RequestError:
-        return _unknown(where, shown, f"node ids are 0 to {self.nodes - 1}", otherwise)
+        called = f"ids of type {self.type}" if self.type else "node ids"
+        return _unknown(where, shown, f"{called} are 0 to {self.nodes - 1}", otherwise)
 
     def shown(self, start: int, end: int) -> list[int | str]:
         return [*range(start, min(end, self.nodes))]
@@ -266,15 +274,15 @@ class PositionNaming(_IntegerForm):
 class IntegerNaming(_IntegerForm):
     """The source's own integers."""
 
-    def __init__(self, ids: NodeIds | LivingIds, nodes: int) -> None:
-        super().__init__(nodes)
+    def __init__(self, ids: NodeIds | LivingIds, nodes: int, type_: str = "") -> None:
+        super().__init__(nodes, type_)
         self._ids = ids
 
     def find_integers(self, ids: np.ndarray, otherwise: str = "") -> np.ndarray:
         positions = self._ids.find_integers(ids)
         if positions.min() < 0:
             first = int(positions.argmin())  # all that are missing are -1
-            raise self.unknown(f"nodes[{first}]", str(ids[first]), otherwise)
+            raise self.unknown(f"nodes[{first}]", self.named(int(ids[first])), otherwise)
         return positions
 
     def _place(self, numbers: np.ndarray) -> np.ndarray:
@@ -308,15 +316,15 @@ class TextNaming(_Naming):
     takes_texts = True
     kind = NodeIdKind.STRINGS
 
-    def __init__(self, ids: NodeIds | LivingIds | LivingNames, nodes: int) -> None:
-        super().__init__(nodes)
+    def __init__(self, ids: NodeIds | LivingIds | LivingNames, nodes: int, type_: str = "") -> None:
+        super().__init__(nodes, type_)
         self._ids = ids
 
     def find(self, ids: Sequence[str], otherwise: str = "") -> np.ndarray:
         positions = self._ids.find_texts(ids)
         if positions.min() < 0:
             first = int(positions.argmin())
-            raise self.unknown(f"nodes[{first}]", shown_value(ids[first]), otherwise)
+            raise self.unknown(f"nodes[{first}]", self.named(ids[first]), otherwise)
         return positions
 
     def find_integers(self, ids: np.ndarray, otherwise: str = "") -> np.ndarray:
@@ -416,11 +424,13 @@ class TargetNaming:
         return IdsOfTarget(str if self.are_texts else int)
 
 
-def naming_of(ids: NodeIds | LivingIds | None, nodes: int) -> NodeNaming:
-    """Names of nodes without a type. `ids`: None: nodes are called by position."""
+def naming_of(ids: NodeIds | LivingIds | None, nodes: int, type_: str = "") -> NodeNaming:
+    """Names of nodes within one type. `ids`: None: nodes are called by position. `type_`: empty: nodes have none."""
     if ids is None:
-        return PositionNaming(nodes)
-    return TextNaming(ids, nodes) if ids.kind is NodeIdKind.STRINGS else IntegerNaming(ids, nodes)
+        return PositionNaming(nodes, type_)
+    if ids.kind is NodeIdKind.STRINGS:
+        return TextNaming(ids, nodes, type_)
+    return IntegerNaming(ids, nodes, type_)
 
 
 def _unknown(where: str, shown: str, remedy: str, otherwise: str) -> RequestError:

@@ -202,7 +202,7 @@ class IdsWithTypes:
     def __init__(self, ids: QualifiedIds) -> None:
         self._ids = ids
         self._relations = _Relations(ids.numbered)
-        self._namings = [naming_of(ids.of_type[kind.name], kind.nodes) for kind in ids.numbered.types]
+        self._namings = [naming_of(ids.of_type[kind.name], kind.nodes, kind.name) for kind in ids.numbered.types]
         self.type_suffixes = tuple(f".{kind.name}" for kind in ids.types.types)
         self.relation_suffixes: Mapping[int, str] = {
             place: f".{one.source}.{one.name}.{one.target}"

@@ -21,6 +21,7 @@ import numpy as np
 from msgspec import UNSET
 
 from gnnserve_api.limits import RefreshBudget
+from gnnserve_worker.asking.features import why_not_kept
 from gnnserve_worker.graph.change_batch import (
     MOST_ITEMS,
     OF_THIS_WORKER,
@@ -382,8 +383,7 @@ class LivingRevision:
             return ChangeRefusal(
                 ChangeProblem.MISSING_COLUMN,
                 _field_of(row, counts.new_nodes, column),
-                "it is missing, and this revision does not keep what the node has: it stores no table of all features "
-                "in float32, or rows were divided by their norms",
+                why_not_kept(batch.ids.shown(row)),
                 "give every column",
             )
         return None

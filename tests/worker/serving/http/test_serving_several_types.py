@@ -69,7 +69,11 @@ def test_nodes_are_named_by_type_and_id(worker: Callable[[], TypedWorker], nodes
         ),
         pytest.param(by_position, ["3"], 'ids of type paper are integers, got "3"', id="a text without a type"),
         pytest.param(by_position, ["paper/three"], 'ids of type paper are integers, got "three"', id="no integer"),
-        pytest.param(by_position, ["paper/20"], "node 20 is not in the graph", id="beyond the last"),
+        pytest.param(
+            by_position, ["paper/20"], 'nodes[0]: node "paper/20" is not in the graph; ids of type paper are 0 to 19',
+            id="beyond the last",
+        ),
+        pytest.param(by_text, ["paper/none"], 'node "paper/none" is not in the graph', id="no such text"),
         pytest.param(by_position, [{"id": 3}], 'expected an object with type and id, got {"id":3}', id="no type in it"),
         pytest.param(by_position, [1.5], "ids of type paper are integers, got 1.5", id="a fraction"),
         pytest.param(by_text, [3], "ids of type paper are texts, got 3", id="an integer where ids are texts"),
@@ -88,12 +92,18 @@ def test_what_is_wrong_with_an_id_is_told(worker: Callable[[], TypedWorker], nod
 def test_labels_name_nodes_in_every_form() -> None:
     async def scenario(client: Client) -> None:
         nodes = [3, "paper/4", {"type": "paper", "id": 5}, {"type": "paper", "id": "6"}, {"type": "author", "id": 70},
-                 "author/70", {"type": "editor", "id": 1}]  # fmt: skip
+                 "author/70", {"type": "editor", "id": 1}, "paper/20"]  # fmt: skip
         body = {"nodes": nodes, "labels": [CLASSES[0]] * len(nodes)}
         answer = (await client.http.post("/v1/labels", json=body, headers=HEADERS)).json()
-        assert (answer["accepted"], answer["refused"]) == (4, 3)
-        assert [one["index"] for one in answer["problems"]] == [4, 5, 6]
-        assert answer["problems"][0]["message"] == 'node "author/70" is not in the graph'
+        assert (answer["accepted"], answer["refused"]) == (4, 4)
+        assert [one["index"] for one in answer["problems"]] == [4, 5, 6, 7]
+        named = '; name nodes as "paper/0" or {"type": "paper", "id": 0}'
+        of_papers = f"is of type author, and answers are about nodes of type paper{named}"
+        assert [one["message"] for one in answer["problems"]] == [
+            *[f'"author/70" {of_papers}'] * 2,
+            f'"editor" is no type of nodes; types are paper, author{named}',
+            'node "paper/20" is not in the graph; ids of type paper are 0 to 19',
+        ]  # fmt: skip
         schemas = (await client.http.get("/openapi.json")).json()["components"]["schemas"]
         assert len(schemas["LabelsRequest"]["properties"]["nodes"]["items"]["anyOf"]) == 3
 

@@ -251,9 +251,11 @@ WITH_EDGE = (1, 1, 1, 0)
         (body_of({**OF_USER, "edges": [["item", "rev_buys", "user", 1]]}, WITH_EDGE, (-1, 1, 1)),
          "parts.edges[0]: item rev_buys user is the reverse of a relation"),
         (body_of({**OF_USER, "edges": [[*BUYS, 1]]}, WITH_EDGE, (-1, -1, 99)),
-         'overlay.edges[0][1]: node "item/99" is not in the graph; node ids are 0 to 19; of this request none is new'),
+         'overlay.edges[0][1]: node "item/99" is not in the graph; ids of type item are 0 to 19; of this '
+         "request none is new"),
         (body_of({**OF_USER, "edges": [[*BUYS, 1]]}, WITH_EDGE, (-1, -2, 9)),
-         'overlay.edges[0][0]: node "user/-2" is not in the graph; node ids are 0 to 29; of this request -1 is the'),
+         'overlay.edges[0][0]: node "user/-2" is not in the graph; ids of type user are 0 to 29; of this '
+         'request -1 is the'),
         (body_of({"nodes": [["item", 1]]}, (1, 1, 0, 0), (-1,)),
          "bytes, where its counts make"),
         (body_of({**OF_USER, "overrides": [["tag", 1]]}, (1, 1, 0, 1), (-1, 1)),

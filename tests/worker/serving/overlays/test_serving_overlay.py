@@ -135,7 +135,7 @@ def test_override_names_every_column_where_the_revision_keeps_no_features(
     with pytest.raises(RequestError) as refused:
         ask({"nodes": [0], "overlay": {"overrides": overrides}}, forgetful)
     assert (refused.value.code, refused.value.where) == ("MissingColumn", f"overlay.overrides[1].features.{missing}")
-    assert "does not keep what the node has" in str(refused.value)
+    assert "does not keep what node 3 has" in str(refused.value)
     every = {"amount": 1, "embedding": [2, 3, 4], "hour": 5} if columns else {str(i): i + 1 for i in range(5)}
     question = ask({"nodes": [0], "overlay": {"overrides": [{"id": 3, "features": every}]}}, forgetful)
     assert brought(question)[0] == [[1, 2, 3, 4, 5]]

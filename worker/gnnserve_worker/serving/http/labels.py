@@ -19,6 +19,7 @@ from gnnserve_api.http.live_accuracy import (
     RefusedLabel,
 )
 from gnnserve_worker.asking.body_form import decode_body
+from gnnserve_worker.asking.naming import AnyId, NodeNaming
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
@@ -62,7 +63,7 @@ def take_labels(
         time = None if request.times is None else request.times[i]
         if (positions[i] < 0).any():
             lacking = item[int(positions[i].argmin())]
-            problems.append(_refused(i, LabelProblem.UNKNOWN_NODE, f"node {shown_value(lacking)} is not in the graph"))
+            problems.append(_refused(i, LabelProblem.UNKNOWN_NODE, _why_not_found(lacking, naming)))
         elif i in refused:
             problems.append(_refused(i, *refused[i]))
         elif time is not None and time > latest:
@@ -111,6 +112,15 @@ def _check_lengths(request: Any, count: int, item: str) -> None:
         if entries is not None and len(entries) != count:
             problem = f"{len(entries):,} entries for {counted(count, item)}"
             raise RequestError(ErrorCode.INVALID_VALUE, field, problem, f"give one for each {item}")
+
+
+def _why_not_found(id_: AnyId, naming: NodeNaming) -> str:
+    """Why no label of the node is taken: the graph lacks it, or nodes of its type are not answered for."""
+    try:
+        naming.find_one(id_, "")
+    except RequestError as error:
+        return f"{error.problem}; {error.remedy}"
+    return f"node {shown_value(id_)} has come since"  # a change was applied meanwhile
 
 
 def _refused(index: int, reason: LabelProblem, message: str) -> RefusedLabel:

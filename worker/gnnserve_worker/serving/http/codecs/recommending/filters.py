@@ -241,7 +241,7 @@ def _check_known(name: str, revision: ServedRevision) -> None:
 
 def _known_words(columns: FeatureColumns) -> str:
     if not columns.features:
-        return "they have none: filter by labels or nodes"
+        return "they have none: filter by nodes, or by labels where nodes have some"
     if not columns.columns:
         return f"features are columns without names, called 0 to {columns.features - 1}"
     names = [one.name if one.width == 1 else f"{one.name}[0]" for one in columns.columns]
