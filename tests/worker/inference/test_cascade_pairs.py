@@ -338,12 +338,17 @@ def test_over_types_pairs_with_new_ends_are_decided_too(tmp_path: Path, monkeypa
 def test_of_a_cascade_the_stage_that_reads_edges_is_explained(generated: Generated) -> None:
     """A cascade gives no embeddings, of which explained scores are made; its stage does."""
 
-    async def ask() -> dict[str, Any]:
+    async def ask(variant: str) -> dict[str, Any]:
         async with running(RevisionWorker(generated[1])) as client:  # type: ignore[arg-type]
-            body = {"pair": [3, 17], "variant": MORE}
+            body = {"pair": [3, 17], "variant": variant}
             told: dict[str, Any] = (await client.http.post("/v1/explain", json=body)).json()
             return told
 
-    told = asyncio.run(ask())
+    told = asyncio.run(ask(MORE))
     assert told["variant"] == "x1", told
     assert max(abs(each["influence"]) for each in told["neighbours"]) > 1e-4
+    message = asyncio.run(ask("mlp0"))["error"]["message"]
+    assert message.startswith(
+        "variant: variant mlp0 cannot be explained: influences take requests with an overlay and embeddings; choose "
+        "from x1"
+    )

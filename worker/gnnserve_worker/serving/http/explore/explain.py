@@ -301,9 +301,15 @@ def _variant_of(
     if request.variant is not None:
         stages = {one.name: (one.first, one.then) for one in revision.manifest.cascades}
         named = stages.get(request.variant, (request.variant,))
+        if not any(each.name in named for each in able):
+            check_variant(request.variant, (), False, revision, "variant")
+            raise RequestError(
+                ErrorCode.VARIANT_UNABLE,
+                "variant",
+                f"variant {request.variant} cannot be explained: influences take requests with {needed.in_words()}",
+                f"choose from {', '.join(each.name for each in able)}, or leave it out" if able else "leave it out",
+            )
         able = [each for each in able if each.name in named]
-        if not able:
-            check_variant(request.variant, outputs, True, revision, "variant")
     if reading := [each for each in able if point_of(each).reads_edges]:
         return max(reading, key=lambda each: each.validation_accuracy)
     if request.variant is not None:
