@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from tests.support.changes.listed import FIRST_NEW, drawn_request
 from tests.support.changes.living import MODELS, PlainGraph
+from tests.support.changes.living_types import opened, served_by
 from tests.support.changes.stale_layers import ALL, CLOSE, DIRECTED, NEVER, UNDIRECTED, Scene
+from tests.support.overlays.typed_overlays import made, read
 from tests.support.serving.questions import question_of
 from tests.support.serving.serving import FakeWorker, running
 
@@ -118,6 +120,43 @@ def test_the_rows_that_a_new_node_moves_most_are_made_first(tmp_path: Path) -> N
     steps = -np.diff(errors)
     assert (np.diff(steps) <= 1e-9).all(), steps
     assert errors[-1] == 0
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
+def test_over_several_types_as_many_rows_are_made_as_the_budget_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
+    monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+    made(tmp_path, architecture, {"stored": [1, 2], "storedFollowChanges": True}, layers=3)
+    living = opened(tmp_path)
+    served, joined = served_by(living), [f"item/{place}" for place in range(6)]
+    overlay = {
+        "nodes": [{"id": "user/900", "features": [1, 0, -1, 0.5]}],
+        "edges": [["user/900", "buys", item] for item in joined],
+    }
+    infer_within = served.compute.infer_within
+    assert infer_within is not None
+
+    def ask_by(variant: str, most_permille: float = math.inf) -> Inference:
+        question = read(served, {"nodes": ["user/900"], "overlay": overlay})
+        seeds = question.nodes.copy()
+        view = view_of(served.graph.first_new, [Part(1, question.overlay, None)], seeds)
+        return infer_within(most_permille)(variant, seeds, 0, view=view)
+
+    errors = []
+    for rows in range(len(joined) + 2):
+        living.refreshing.budget = RefreshBudget(rows=rows, microseconds=10**9, background_permille=0)
+        told = ask_by("stored2").stale
+        assert told is not None
+        # The new node's own row is made whatever the budget.
+        assert told.brought == max(1, rows)
+        errors.append(told.error)
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0 == errors[-1]
+    expected = ask_by("projected").scores
+    for found in (ask_by("stored2").scores, ask_by("stored2", most_permille=0).scores):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=CLOSE * float(np.abs(expected).max()))
 
 
 def test_rows_of_requests_are_not_kept(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ class ListedRows:
     """Makes `inverse_roots` of the graph."""
     scalings: Sequence[Scaling]
     """How features of each type are scaled."""
+    names_leaves: bool
+    """As of `OverlayReach`."""
 
     def followed(self, variants: Iterable[VariantManifest]) -> FollowedRows:
         """Makers of all rows that tables behind layers are made of, and of these tables' own."""
@@ -76,7 +78,8 @@ class ListedRows:
             for number, (source, name) in enumerate(pairwise(names), start=1):
                 maker = self._maker(name, source, network.layer(number), number)
                 weighs |= maker.weighs_neighbours
-                rows = OverlayRows(maker, rows, OverlayReach(self.graph.seen, self.draw, weighs), number)
+                reach = OverlayReach(self.graph.seen, self.draw, weighs, self.names_leaves)
+                rows = OverlayRows(maker, rows, reach, number)
         return rows
 
     def of_nodes_alone(self, variants: Iterable[VariantManifest]) -> dict[str, RowMaker]:

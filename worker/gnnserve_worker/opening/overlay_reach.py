@@ -57,6 +57,9 @@ class OverlayReach:
     draw: Sampler
     weighs_neighbours: bool
     """Whether layers weigh neighbours by their degrees."""
+    names_leaves: bool
+    """Whether samples name all leaves by their views; those over relations name stored ones that only gain neighbours
+    as they are stored."""
 
     def rows_of(
         self, view: SampleView, sample: NeighbourSample, layer: int, names: np.ndarray, of_names: np.ndarray
@@ -87,7 +90,7 @@ class OverlayReach:
         at = np.flatnonzero(~is_new & (is_brought | self._reaches(flags, layers)[views])) if layers else is_new[:0]
         if not len(at):
             return moved
-        lists = _SeenLists.read(self.graph, self.draw, view.of_others(views[at]), nodes[at])
+        lists = self._lists_of(view.of_others(views[at]), nodes[at])
         came = lists.came(self.graph.nodes, extra_starts)
         read = self._moved_entries(view, lists, layers - 1)
         read[:, came] = 1
@@ -106,7 +109,7 @@ class OverlayReach:
         views = seed_views[view.first_seed :][: len(sample.nodes)] if sample.views is None else sample.views
         names = np.concatenate([sample.nodes, sample.neighbours]).astype(np.int64)
         of_names = np.concatenate([views, np.repeat(views, np.diff(sample.starts))]).astype(np.int64)
-        return _as_seen(names, of_names, self.graph.nodes, view), of_names
+        return self._named(names, of_names, view), of_names
 
     def origins_of(self, origins: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """The stored node that each of these (int64) is or stands for, int64; below 0: it is new. `origins`: as of
@@ -115,6 +118,26 @@ class OverlayReach:
         found: np.ndarray = nodes.copy()
         found[is_brought] = origins[nodes[is_brought] - self.graph.nodes]
         return found
+
+    def _named(self, names: np.ndarray, views: np.ndarray, view: SampleView) -> np.ndarray:
+        """Numbers of nodes (int64) in their views, as samples have them."""
+        return names if self.names_leaves else _as_seen(names, views, self.graph.nodes, view)
+
+    def _lists_of(self, view: SampleView, nodes: np.ndarray) -> _SeenLists:
+        """`view`: that of these nodes (int64)."""
+        graph = self.graph
+        sample = self.draw(
+            graph.indptr, graph.indices, nodes, (FULL_NEIGHBOURHOOD,), 0, _memory.scratch, share=True, view=view,
+            names_leaves=True,
+        )  # fmt: skip
+        assert sample.views is not None  # noqa: S101 - it is drawn in a view
+        rows, stride = seed_rows(sample), (len(sample.segments) - 1) // len(sample.nodes)
+        segments = (rows[:, None] * stride + np.arange(stride)).ravel()
+        starts, ends = sample.segments[segments], sample.segments[segments + 1]
+        bounds = np.concatenate(([0], np.cumsum(ends - starts)))
+        places = np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], ends - starts)
+        views = sample.views[rows][np.repeat(np.arange(len(nodes)), np.diff(bounds[::stride]))]
+        return _SeenLists(nodes, self._named(sample.neighbours[places].astype(np.int64), views, view), views, bounds)
 
     def _reaches(self, flags: np.ndarray, layer: int) -> np.ndarray:
         """Whether rows of stored nodes may be others in each view through what these read, bool: through the first
@@ -161,24 +184,6 @@ class _SeenLists:
     """int32 [entries]"""
     bounds: np.ndarray
     """Where each list begins, and once more: int64 [nodes · lists of a node + 1]."""
-
-    @staticmethod
-    def read(graph: Graph, draw: Sampler, view: SampleView, nodes: np.ndarray) -> _SeenLists:
-        """`view`: that of these nodes (int64)."""
-        sample = draw(
-            graph.indptr, graph.indices, nodes, (FULL_NEIGHBOURHOOD,), 0, _memory.scratch, share=True, view=view,
-            names_leaves=True,
-        )  # fmt: skip
-        assert sample.views is not None  # noqa: S101 - it is drawn in a view
-        rows, stride = seed_rows(sample), (len(sample.segments) - 1) // len(sample.nodes)
-        segments = (rows[:, None] * stride + np.arange(stride)).ravel()
-        starts, ends = sample.segments[segments], sample.segments[segments + 1]
-        bounds = np.concatenate(([0], np.cumsum(ends - starts)))
-        places = np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], ends - starts)
-        views = sample.views[rows][np.repeat(np.arange(len(nodes)), np.diff(bounds[::stride]))]
-        # Samples over relations name leaves by the view where it brings features alone.
-        entries = _as_seen(sample.neighbours[places].astype(np.int64), views, graph.nodes, view)
-        return _SeenLists(nodes, entries, views, bounds)
 
     def came(self, stored: int, extra_starts: np.ndarray) -> np.ndarray:
         """Places of the entries that requests bring: int64. `stored`: the graph's nodes; `extra_starts`: as of

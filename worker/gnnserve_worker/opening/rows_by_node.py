@@ -137,7 +137,7 @@ class RowsByNode:
         if products is None:
             return None
         first, *others = self._layers_of(variant, followed)
-        reach = OverlayReach(self._graph.seen, self.sample, first.weighs_neighbours)
+        reach = OverlayReach(self._graph.seen, self.sample, first.weighs_neighbours, names_leaves=True)
         if not others:
             return OverlayRows(StoredSeenRows(first), products, reach, first.number)
         rows: MakesRows = StoredRowMaker(first, products, averages=others[0].layer.aggregation.plain)
@@ -171,7 +171,9 @@ class RowsByNode:
         from gnnserve_worker.opening.listed_rows import ListedRows  # noqa: PLC0415
 
         scaling = _scaling_of(_recipe_of(self._revision))
-        return ListedRows(self._networks, self.tables, self._graph, self.sample, self._roots, [scaling])
+        return ListedRows(
+            self._networks, self.tables, self._graph, self.sample, self._roots, [scaling], names_leaves=True
+        )
 
     def _overlaid_rows(self, variant: VariantManifest) -> MakesRows | None:
         """Maker of rows of a first layer that a manifest lists; None: as of `_stored_rows`."""

@@ -119,7 +119,9 @@ class RowsByType:
         from gnnserve_worker.opening.listed_rows import ListedRows  # noqa: PLC0415
 
         scalings = self._recipe.scalings
-        return ListedRows(self._networks, self.tables, self._graph, self.sample, self._roots, scalings)
+        return ListedRows(
+            self._networks, self.tables, self._graph, self.sample, self._roots, scalings, names_leaves=False
+        )
 
     def _overlaid_rows(self, variant: VariantManifest) -> MakesRows | None:
         """Maker of rows of a first layer that a manifest lists; None: it is none, or its rows cannot be made."""
