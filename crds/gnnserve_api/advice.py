@@ -49,8 +49,8 @@ def says_standing(names: Sequence[str], *, is_searched: bool) -> str | None:
     )
     if is_searched:
         return (
-            f"{why} The search kept the most accurate variant that follows beside them, as for a service without "
-            "spec.updates; stored layers and one-row variants that it makes follow with variants.storedFollowChanges"
+            f"{why} A search keeps the most accurate variant that follows beside them, with spec.updates or without; "
+            "stored layers and one-row variants that it makes follow with variants.storedFollowChanges"
         )
     return (
         f"{why} With variants.storedFollowChanges stored layers and one-row variants over hops follow; leave out the "

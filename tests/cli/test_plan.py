@@ -118,6 +118,19 @@ def test_a_search_over_several_types_tells_all_that_it_looks_at(tmp_path: Path) 
     assert {"projected-int8", "stored1", "mlp0"} <= {*written.removeprefix("Written: ").rstrip(".").split(", ")}
 
 
+@pytest.mark.parametrize("beside", ["", "  updates: {log: {sqlite: {}}}\n"])
+def test_variants_that_answer_nothing_beside_changes_are_named_before_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: str
+) -> None:
+    monkeypatch.setattr(planning, "measure_made_up", partial(measure_made_up, size_s=0.02))
+    manifest = tmp_path / "digits.yaml"
+    manifest.write_text(MANIFEST.replace("stored: [1]", "stored: [2]") + beside)
+    told = CliRunner().invoke(app, ["plan", str(manifest), "--repository", str(tmp_path / "repository"), "--json"])
+    assert told.exit_code == 0, told.output
+    assert ("note: no request is answered by stored2 while spec.updates is given: " in told.stderr) is bool(beside)
+    assert json.loads(told.stdout)["writes"]
+
+
 def test_json_of_a_plan_without_latencies_says_why(tmp_path: Path) -> None:
     options = ["--repository", str(tmp_path / "repository"), "--json"]
     done = CliRunner().invoke(app, ["plan", str(ROOT / "examples" / "reviews" / "reviews.yaml"), *options])

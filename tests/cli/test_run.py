@@ -590,7 +590,7 @@ def test_a_profile_that_was_not_measured_now_is_not_advised_about(
 
 @pytest.mark.parametrize(
     ("search", "words"),
-    [("Disabled", "leave the others out"), ("Auto", "The search kept the most accurate variant that follows")],
+    [("Disabled", "leave out the others"), ("Auto", "A search keeps the most accurate variant that follows")],
 )
 def test_variants_that_answer_nothing_beside_changes_are_named_by_each_start(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, search: str, words: str

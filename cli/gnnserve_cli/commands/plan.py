@@ -3,6 +3,7 @@ training."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from gnnserve_api.advice import says_standing
 from gnnserve_api.manifest import load_manifest
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, Manifest, RepositoryRoot
 from gnnserve_cli.progress import showing_progress
@@ -33,6 +35,10 @@ def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as
         listener(Progress("plan variants", 0, 1))
         found = planned(spec, data)
         listener(Progress("plan variants", 1, 1))
+    standing = {*spec.standing_variants()}
+    words = says_standing([name for name in found.writes if name in standing], is_searched=spec.variants.is_searched)
+    if words is not None:
+        print(f"note: {words}", file=sys.stderr)
     if as_json:
         print_json(round_floats({**msgspec.to_builtins(found, str_keys=True), "totalS": found.total_s}))
         return
