@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from gnnserve_api.docstrings import attribute_docstrings
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.wording import short, shown
+from gnnserve_api.wording import short, shown, whole
 
 Location = tuple[int | str, ...]
 
@@ -37,10 +37,17 @@ def describe(detail: ErrorDetails) -> str:
     if kind == "missing":
         return f"{path}: missing; add it{_purpose(owner, field)}"
     if kind == "value_error":
-        return f"{path}: {context['error']} (value {shown(found)})"
+        return f"{path}: {context['error']}{_value(found)}"
     if found is None:
         return f"{path}: is empty (null), expected {_expected(detail)}; give it a value or remove the line"
     return f"{path}: found {shown(found)}, expected {_expected(detail)}; {_remedy(detail, found)}"
+
+
+def _value(found: object) -> str:
+    """The value of a field that a sentence is about. A section too long to be shown whole is not shown by its first
+    fields: those that the sentence is about are named in it."""
+    text = shown(found)
+    return "" if isinstance(found, dict) and text != whole(found) else f" (value {text})"
 
 
 _TYPES = {
@@ -137,9 +144,6 @@ def _purpose(owner: type[BaseModel] | None, field: str) -> str:
     names = {info.alias or name: name for name, info in owner.model_fields.items()}
     purpose = attribute_docstrings(owner).get(names.get(field, ""))
     return f": {' '.join(purpose.split())}" if purpose else ""
-
-
-# --- pydantic's locations
 
 
 # --- pydantic's locations

@@ -15,7 +15,12 @@ def in_words(items: Sequence[str], word: str = "and") -> str:
 
 def shown(value: object) -> str:
     """JSON, as YAML readers know it, and short."""
-    return short(json.dumps(value, ensure_ascii=False, default=str))
+    return short(whole(value))
+
+
+def whole(value: object) -> str:
+    """JSON of any length."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def short(text: str) -> str:

@@ -489,3 +489,16 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         with pytest.raises(InputError) as refused:
             load_manifest(path)
         assert str(refused.value).startswith(f"{path}: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("more", "is_shown"),
+    [("", True), (", training: {epochs: 30, batchSize: 1024, learningRate: 0.01, weightDecay: 0.1}", False)],
+)
+def test_a_section_is_shown_whole_or_not_at_all(more: str, is_shown: bool) -> None:
+    """The first fields of a long one are others than those that the sentence is about."""
+    model = f"{{architecture: GAT, hidden: 8, heads: 3{more}}}"
+    with pytest.raises(InputError, match="must be a multiple") as caught:
+        parse_manifest(spec(f"model: {model}"), "m.yaml")
+    assert ("(value {" in str(caught.value)) == is_shown
+    assert "..." not in str(caught.value)

@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 from tests.cluster.harness.client import wait_for
 from tests.cluster.harness.session import running_api_server
+from tests.matrix.cells import REFUSED as REFUSED_CELLS
 from tests.support.kubernetes.api_contract import Api, OverHttp, client_of, made, refusal
 from tests.support.operator.observed import make_service, make_settings
 from tests.support.schema_cases import BREAKS_RULE
@@ -98,6 +99,41 @@ def test_a_spec_that_breaks_a_rule_is_refused_as_pydantic_refuses_it(message: st
     code, _, said = refusal(applied(api, "broken", **BREAKS_RULE[message]))
     assert code == 422
     assert message in said
+
+
+_FEW = 7
+"""First words of a sentence, which name the field and what it must not be beside."""
+REFUSED_TOGETHER = {cell.refusal: cell for cell in REFUSED_CELLS}
+
+
+@pytest.mark.parametrize("sentence", REFUSED_TOGETHER, ids=lambda sentence: sentence[:60])
+def test_what_does_not_go_together_is_refused_in_the_sentence_of_the_page(sentence: str, api: Api) -> None:
+    """All of docs/capabilities.md can be said in CEL: a sentence that only our own validation knows fails here."""
+    spec = REFUSED_TOGETHER[sentence].spec
+    # In a cluster files are on a volume.
+    spec["graph"]["volume"] = {"claimName": "data"}
+    code, _, said = refusal(applied(api, "together", **spec))
+    assert code == 422
+    # The API server says it without values, and of one of several fields all of their names.
+    page = _words(sentence.removeprefix("spec.model: "))
+    ours = [_words(one) for one in _messages(crd()) if one in said]
+    assert any(_is_part(one, page) or _is_part(page[:_FEW], one) for one in ours), said
+
+
+def _messages(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        yield from (rule["message"] for rule in node.get("x-kubernetes-validations", ()))
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _messages(child)
+
+
+def _words(sentence: str) -> list[str]:
+    return [word.strip(",;:") for word in sentence.split()]
+
+
+def _is_part(words: list[str], whole: list[str]) -> bool:
+    rest = iter(whole)
+    return all(word in rest for word in words)
 
 
 def claim(storage: str, **more: str) -> dict[str, Any]:

@@ -560,8 +560,8 @@ BREAKS_RULE = {
         **MINIMAL,
         "worker": {"device": "CPU", "gpu": {}},
     },
-    "model.architecture must be GraphSAGE, GAT, RGCN, LightGCN with graph.source.typed: the others add up rows of a "
-    "node and its neighbours, and types have columns of their own": {
+    "model.architecture must be GraphSAGE, GAT, RGCN or LightGCN with graph.source.typed: GIN, GCN, SGC and SIGN add "
+    "up rows of a node and its neighbours, and each type of nodes has columns of its own": {
         **TYPED,
         "model": {"architecture": "GIN"},
     },

@@ -9,11 +9,14 @@ from gnnserve_api.spec.model import MODEL_IS_PROGRAM, Architecture, Model
 from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES
 from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.variants import Variants
+from gnnserve_api.wording import in_words
 
 _OF_TYPES = (Architecture.GRAPHSAGE, Architecture.GAT, Architecture.RGCN, Architecture.LIGHT_GCN)
 """Architectures over several types."""
 _OF_TYPES_ALONE = (Architecture.RGCN,)
-_WHY_NOT_OTHERS = "the others add up rows of a node and its neighbours, and types have columns of their own"
+_WHY_NOT_OTHERS = (
+    "GIN, GCN, SGC and SIGN add up rows of a node and its neighbours, and each type of nodes has columns of its own"
+)
 
 
 class _Spec(Protocol):
@@ -31,7 +34,7 @@ def _listed(architectures: tuple[Architecture, ...]) -> str:
 
 architecture_is_of_types = SEVERAL_TYPES.rule(
     f"{MODEL_IS_PROGRAM} || self.model.architecture in {_listed(_OF_TYPES)}",
-    f"model.architecture {{self.model.architecture}} must be {', '.join(_OF_TYPES)} with graph.source.typed: "
+    f"model.architecture {{self.model.architecture}} must be {in_words(_OF_TYPES, 'or')} with graph.source.typed: "
     f"{_WHY_NOT_OTHERS}",
 )
 

@@ -152,7 +152,8 @@ light_gcn_serves_rows = rule(
 
 light_gcn_scores_links = rule(
     "self.model.architecture != 'LightGCN' || "
-    f"({_HAS_LINKS} && self.task.links.decoder == 'Dot' && self.variants.pruning.factors == [1] && "
+    f"({_HAS_LINKS} && self.task.links.decoder == 'Dot' && (self.variants.pruning.factors == [1] || "
+    "(has(self.variants.search) && self.variants.search == 'Auto')) && "
     "self.variants.projection == 'Auto' && (!has(self.variants.stored) || size(self.variants.stored) == 0))",
     "model.architecture LightGCN must not be given without task.links with decoder Dot, variants.pruning.factors [1] "
     "and projection Auto, nor with variants.stored: its rows are embeddings, as wide as task.links.dimensions says",

@@ -293,7 +293,7 @@ def test_a_checkpoint_of_other_relations_is_refused_by_the_key(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("model", "variants", "said"),
     [
-        ({"architecture": "GIN"}, {}, "model.architecture GIN must be GraphSAGE, GAT, RGCN, LightGCN with"),
+        ({"architecture": "GIN"}, {}, "model.architecture GIN must be GraphSAGE, GAT, RGCN or LightGCN with"),
         ({}, {"projection": "Disabled"}, "variants.projection must not be Disabled with graph.source.typed"),
         ({"bases": 2}, {}, "bases 2 may be given with architecture RGCN only"),
     ],
