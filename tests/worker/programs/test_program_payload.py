@@ -176,7 +176,16 @@ def test_changes_of_the_graph_reach_the_program(tmp_path: Path, exported: Path) 
         features[left, :2],
         score(9, features),
     ]
-    # Influences ask about the node without an edge, and what the others have is kept for stored nodes alone.
-    told = served_revision(loaded, living).compute.overlays.stand_in(9)
-    assert isinstance(told, str) and "columns of edges" in told
     np.testing.assert_allclose(found.scores, expected, rtol=1e-4, atol=1e-5)
+    # Influences ask about a node without an edge, which a change may have brought.
+    graph, stands_for = loaded.graph, served_revision(loaded, living).compute.overlays.stand_in(reader)
+    assert not isinstance(stands_for, str)
+    listed = np.sort(graph.list_of(reader)).astype(np.int64)
+    assert NODES in listed
+    without = [score(reader, features) + rows[0, :2] * worth[1], score(reader, features)]
+    for read, scores in zip(([listed], [listed[listed != NODES]]), without, strict=True):
+        overlay, seeds = stands_for(read)
+        view = view_of(graph.nodes, [Part(1, overlay, seed=0)], seeds)
+        np.testing.assert_allclose(
+            infer_batch(loaded, "x1", seeds, key=0, view=view).scores, [scores], rtol=1e-4, atol=1e-5
+        )

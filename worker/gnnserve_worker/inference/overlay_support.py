@@ -3,10 +3,13 @@ none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import msgspec
+import numpy as np
 
 from gnnserve_api.families import CHANGED_GRAPH, Capabilities, point_of
 from gnnserve_api.files.repository import RevisionManifest
@@ -27,7 +30,7 @@ from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import QualifiedIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import overlay_arranger
+from gnnserve_worker.graph.overlay import EdgeRows, Overlay, OverlayPayload, overlay_arranger
 from gnnserve_worker.graph.relation_lists import places_of
 from gnnserve_worker.models.rows import FeaturesOf
 from gnnserve_worker.opening.loaded import LoadedRevision, TypeRowRecipe
@@ -83,12 +86,68 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
 
     reads_payload = any(one.reads_payload for one in loaded.variants.values())
 
-    def stand_in(node: int) -> StandIn | str:
-        if reads_payload:
-            return "no edge can be left out: the program reads columns of edges, which are kept for stored nodes alone"
-        return partial(arranger.stand_in, node, loaded.new_nodes.width)
+    def stand_in(node: int) -> StandIn:
+        bare = partial(arranger.stand_in, node, loaded.new_nodes.width)
+        return _with_payload(bare, _stored_payloads(loaded, node), node) if reads_payload else bare
 
     return GraphOverlays(form.ids(graph), types, support, stand_in, form.schemas, graph.described.hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredPayload:
+    """Features and times of the edges of one list of a node."""
+
+    neighbours: np.ndarray
+    """Nodes that the list names, ascending, int64"""
+    rows: EdgeRows
+    """A row for each of them."""
+
+    def places_of(self, read: np.ndarray) -> np.ndarray:
+        """The row for each of some of the neighbours, ascending, which may be named several times, int64: as often as
+        the list names one, rows are others."""
+        firsts = np.searchsorted(self.neighbours, read)
+        counts = np.searchsorted(self.neighbours, read, side="right") - firsts
+        again = np.arange(len(read)) - np.searchsorted(read, read)
+        places: np.ndarray = firsts + np.minimum(again, counts - 1)
+        return places
+
+
+def _stored_payloads(loaded: LoadedRevision, node: int) -> list[_StoredPayload]:
+    """Payload of each list of a stored node, as it is now."""
+    graph, payloads = loaded.graph, loaded.reading.payloads
+    columns = max((len(one.columns) for one in payloads if one is not None), default=0)
+    found, first = [], graph.first_list_of(node)
+    for slot, (relation, listed) in enumerate(graph.lists_by_relation(node)):
+        payload, order = payloads[relation], np.argsort(listed, kind="stable")
+        rows = EdgeRows(np.zeros((len(listed), columns), np.float32), np.zeros(len(listed), np.int64))
+        if payload is not None:
+            begin = int(graph.indptr[first + slot] if graph.indptr.ndim == 1 else graph.indptr[first + slot, 0])
+            named = graph.payload_rows[begin : begin + len(listed)][order]
+            rows.features[:, : len(payload.columns)] = payload.features[named]
+            if payload.time_column:
+                rows.times[:] = payload.times[named]
+        found.append(_StoredPayload(listed[order].astype(np.int64), rows))
+    return found
+
+
+def _with_payload(stand_in: StandIn, stored: Sequence[_StoredPayload], node: int) -> StandIn:
+    """The stand-in of a node whose edges have what those of the node have. Entries of its overlay stand list after
+    list, edges of the node to itself behind the others of their list."""
+
+    def with_payload(lists: Sequence[np.ndarray]) -> tuple[Overlay, np.ndarray]:
+        overlay, seeds = stand_in(lists)
+        places = [own.places_of(listed) for own, listed in zip(stored, lists, strict=True)]
+        ordered = [
+            np.concatenate((found[listed != node], found[listed == node]))
+            for found, listed in zip(places, lists, strict=True)
+        ]
+        features = np.concatenate([own.rows.features[found] for own, found in zip(stored, ordered, strict=True)])
+        times = np.concatenate([own.rows.times[found] for own, found in zip(stored, ordered, strict=True)])
+        rows = np.arange(len(features), dtype=np.int64)
+        payload = OverlayPayload(EdgeRows(features, times), rows, np.zeros((0, 3), np.int64))
+        return msgspec.structs.replace(overlay, payload=payload), seeds
+
+    return with_payload
 
 
 def changed_features_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: ServedGraph) -> ChangedFeatures:
