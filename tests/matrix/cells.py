@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations, product
 from typing import Any
 
@@ -30,6 +31,8 @@ class Cell:
         return f"{self.setup.name}: {', '.join(one.name for one in self.features) or 'nothing more'}"
 
 
+LAYERED = [setup for setup in SETUPS if "program" not in setup.spec["model"]]
+"""Those whose model is no program: to export one takes as long as a sample of all others."""
 CELLS = [Cell(setup, (feature,)) for setup in SETUPS for feature in FEATURES if is_of_task(setup, feature)]
 REFUSED = [cell for cell in CELLS if cell.refusal is not None]
 ADMITTED = [*(Cell(setup, ()) for setup in SETUPS), *(cell for cell in CELLS if cell.refusal is None)]
@@ -45,9 +48,15 @@ _MEETING = (
 graph changes, of several networks; stages that follow changes; two revisions, one of which is compacted."""
 
 
-def sets_of(setup: Setup) -> list[Cell]:
+def sets_of(setup: Setup) -> tuple[Cell, ...]:
     """Cells of several features that have each pair which goes together in one of them, and each three whose fields
     meet."""
+    return _sets_of([one.name for one in SETUPS].index(setup.name))
+
+
+@cache
+def _sets_of(place: int) -> tuple[Cell, ...]:
+    setup = SETUPS[place]
     able = [cell.features[0] for cell in ADMITTED if cell.setup is setup and cell.features]
 
     def go_together(chosen: tuple[Feature, ...]) -> bool:
@@ -55,7 +64,25 @@ def sets_of(setup: Setup) -> list[Cell]:
             return False
         return refusal_of(setup, *chosen) is None
 
-    return [Cell(setup, chosen) for chosen in pairwise_cover(able, go_together, _meeting(able))]
+    return tuple(Cell(setup, chosen) for chosen in pairwise_cover(able, go_together, _meeting(able)))
+
+
+def sets_in_turn(turn: int) -> list[Cell]:
+    """A set of each kind of graph and task, of `LAYERED`: another one with each turn, until all were there."""
+    kinds: dict[tuple[bool, bool], list[Setup]] = {}
+    for setup in LAYERED:
+        kinds.setdefault(kind_of(setup), []).append(setup)
+    found = []
+    for setups in kinds.values():
+        # Turns of one setup are as far apart as there are setups.
+        sets = sets_of(setups[turn % len(setups)])
+        found.append(sets[turn // len(setups) % len(sets)])
+    return found
+
+
+def kind_of(setup: Setup) -> tuple[bool, bool]:
+    """Whether its graph is of several types, and whether links are scored."""
+    return "typed" in setup.spec["graph"]["source"], "task" in setup.spec
 
 
 def _meeting(able: Sequence[Feature]) -> Iterator[tuple[Feature, Feature, Feature]]:

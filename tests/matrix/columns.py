@@ -7,7 +7,7 @@ all are read, and variants that compute the same network over fewer neighbours, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import save_file
+from tests.matrix.cells import fields_of
 from tests.support.graphs.graphs import npz_arrays, random_splits, write_npz
 from tests.support.graphs.several_types import TypedParts, load_types, typed_source, write_folder
 from tests.support.models.hetero_pyg import HIDDEN, HeteroModel
@@ -37,8 +38,23 @@ NODES, COLUMNS, CLASSES, ROWS = 60, 8, 2, 64
 _SHOP_NODES = 40
 MOST_NEIGHBOURS = 5
 _DECODER = "decoder.safetensors"
-_LAYERS = [{"conv": "GraphSAGE", "width": HIDDEN, "norm": "Batch", "activation": "Elu"}, {"conv": "GraphSAGE"}]
-"""Two convolutions with a norm and ELU between, as no architecture has them."""
+_HIDDEN = {"conv": "GraphSAGE", "width": HIDDEN, "norm": "Batch", "activation": "Elu"}
+"""A convolution with a norm and ELU behind it, as no architecture has them."""
+_READS_EDGES = {"conv": "GATv2", "edgeColumns": ["0", "1"]}
+_BESIDE_SCORED = [
+    {"relation": dict(zip(("source", "name", "target"), key, strict=True)), **conv}
+    for key, conv in (
+        (("user", "buys", "item"), {"conv": "GraphSAGE"}),
+        (("item", "rev_buys", "user"), {"conv": "GraphSAGE"}),
+        (("item", "has", "tag"), _READS_EDGES),
+        (("tag", "rev_has", "item"), _READS_EDGES),
+        (("user", "knows", "user"), _READS_EDGES),
+    )
+]
+"""Convolutions of the shop where links are scored: what these have beside their ends is not learnt from."""
+_LAYERS = [_HIDDEN, _READS_EDGES]
+_LAYERS_OF_LINKS = [_HIDDEN, {"conv": "GraphSAGE"}]
+_LAYERS_OF_TYPED_LINKS = [_HIDDEN, {"relations": _BESIDE_SCORED}]
 _LAYERED = {"graph": {"normalization": "Disabled"}, "model": {"hidden": HIDDEN, "training": {"epochs": 2}}}
 
 
@@ -52,6 +68,8 @@ class Column:
     asks_pairs: bool = False
     named_types: tuple[str, str] = ("", "")
     """Types of the nodes that are asked about: of the first, and of the second one of pairs. Empty: ids have none."""
+    has_edge_columns: bool = False
+    """Whether edges have features and times, but those that are scored."""
 
     def completed(self, *features: Mapping[str, Any]) -> dict[str, Any]:
         """The spec of the page's manifest that asks for these, with what it leaves to be chosen, and so do variants
@@ -98,6 +116,27 @@ class Column:
     def _id(self, end: int, node: int) -> int | str:
         return f"{self.named_types[end]}/{node}" if self.named_types[end] else node
 
+    def with_payload(self, edges: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+        """Edges as changes and overlays bring them, with the features and times that they have in the column's files;
+        those of a new node are like the first one's."""
+        if not self.has_edge_columns:
+            return {"edges": [*edges]}
+        rows: list[Any] = []
+        times: list[Any] = []
+        for edge in edges:
+            is_scored = len(edge) == 3 and edge[1] == self.scored
+            kinds = {str(end).rpartition("/")[0] for end in (edge[0], edge[-1])}
+            ends = np.array([self._stored(end) for end in (edge[0], edge[-1])])
+            given = _edge_columns(*ends[:, None], is_both_ways=len(kinds) == 1)
+            rows.append(None if is_scored else given["edge_attr"][0].tolist())
+            times.append(None if is_scored else given["edge_time"][0].tolist())
+        return {"edges": [*edges], "edgeFeatures": rows, "edgeTimes": times}
+
+    def _stored(self, id_: int | str) -> int:
+        """Number of the stored node that it is, or that it is like."""
+        like = self.first if id_ in {self.new, self.newer} else id_
+        return int(str(like).rpartition("/")[2])
+
     @property
     def features_of_first(self) -> list[float]:
         rows = _shop().nodes["user"]["features"] if self.named_types[0] else np.asarray(_one_type().features)
@@ -143,9 +182,19 @@ def _shop() -> TypedParts:
     return TypedParts(nodes, edges)
 
 
-def _write_one_type(folder: Path, outputs: int = CLASSES) -> None:
+def _edge_columns(sources: np.ndarray, targets: np.ndarray, *, is_both_ways: bool) -> dict[str, np.ndarray]:
+    """Two features and a time of each edge, which follow from its ends. `is_both_ways`: whether [a, b] and [b, a] are
+    one edge."""
+    first, second = (np.sort([sources, targets], axis=0)) if is_both_ways else (sources, targets)
+    features = np.stack([(3 * first + 5 * second) % 7, (5 * first + 2 * second) % 11], axis=1) / 8
+    return {"edge_attr": features.astype(np.float32), "edge_time": first + 100 * second}
+
+
+def _write_one_type(folder: Path, outputs: int = CLASSES, *, has_edge_columns: bool = False) -> None:
     data = _one_type()
-    write_npz(folder / "graph.npz", npz_arrays(data))
+    ends = data.graph.indices.astype(np.int64), np.repeat(np.arange(NODES), np.diff(data.graph.indptr))
+    of_edges = _edge_columns(*ends, is_both_ways=True) if has_edge_columns else {}
+    write_npz(folder / "graph.npz", {**npz_arrays(data), **of_edges})
     module = module_of("GraphSAGE", (10, 10), COLUMNS, hidden=HIDDEN, classes=outputs)
     save_file(to_tensors(module), folder / "weights.safetensors")
     _write_decoder(folder, outputs)
@@ -170,21 +219,33 @@ def _write_decoder(folder: Path, dimensions: int) -> None:
     save_file(to_tensors(module), folder / _DECODER)
 
 
-def _write_listed(folder: Path, outputs: int) -> None:
-    _write_one_type(folder, outputs)
-    _write_weights_of_layers(folder, _one_type(), outputs)
+def _write_listed(folder: Path) -> None:
+    _write_one_type(folder, has_edge_columns=True)
+    source = GraphSource.model_validate({"npz": {"uri": (folder / "graph.npz").as_uri(), **_READ}})
+    _write_weights_of_layers(folder, load_source(source, Path("unused")), CLASSES, _LAYERS)
+
+
+def _write_listed_links(folder: Path) -> None:
+    _write_one_type(folder, HIDDEN)
+    _write_weights_of_layers(folder, _one_type(), HIDDEN, _LAYERS_OF_LINKS)
 
 
 def _write_listed_shop(folder: Path, *, learns_labels: bool) -> None:
     """`learns_labels`: the type that has labels comes first then."""
-    source = GraphSource(typed=typed_source(write_folder(folder / "shop", _shop())))
+    parts = _shop()
+    for (source, _, target), arrays in parts.edges.items():
+        ends = arrays["src"].astype(np.int64), arrays["dst"].astype(np.int64)
+        arrays.update(_edge_columns(*ends, is_both_ways=source == target))
+    named = write_folder(folder / "shop", parts)
+    source = GraphSource(typed=typed_source({"npz": {**named["npz"], **_READ}}))
     data = load_source(source, Path("unused"), learns_labels=learns_labels)
-    _write_weights_of_layers(folder, data, CLASSES)
+    layers = _LAYERS if learns_labels else _LAYERS_OF_TYPED_LINKS
+    _write_weights_of_layers(folder, data, CLASSES, layers)
     _write_decoder(folder, CLASSES)
 
 
-def _write_weights_of_layers(folder: Path, data: GraphData, outputs: int) -> None:
-    model, columns = Model.model_validate({"layers": _LAYERS}), columns_of(data.schema)
+def _write_weights_of_layers(folder: Path, data: GraphData, outputs: int, listed: list[Any]) -> None:
+    model, columns = Model.model_validate({"layers": listed}), columns_of(data.schema)
     layers = layers_manifest(
         data.schema, columns[0], outputs, (), model.layers or (), model.jumping_knowledge, (), head_reads_input=False
     )
@@ -223,7 +284,16 @@ _LINKS = {"task": {"links": {"dimensions": HIDDEN}}}
 _BUYS = {"task": {"links": {"dimensions": CLASSES, "relation": "buys"}}}
 _BRIEF = {"model": {"training": {"epochs": 2, "batchSize": 32}}}
 _PROGRAM = {"model": {"program": {"scores": {"columns": CLASSES}}, "training": {"epochs": 2}}}
-_LISTED = {"graph": {"normalization": "Disabled"}, "model": {"layers": _LAYERS, "training": {"epochs": 2}}}
+_READ = {"edgeColumns": "Read"}
+
+
+def _listed(layers: list[Any], *parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    model = {"layers": layers, "training": {"epochs": 2}}
+    return merged({"graph": {"normalization": "Disabled"}, "model": model}, *parts)
+
+
+_READ_ONE_TYPE = {"graph": {"source": {"npz": _READ}}}
+_READ_TYPES = {"graph": {"source": {"typed": {"npz": _READ}}}}
 _USERS_AND_ITEMS = ("user", "item")
 _FILES: Mapping[str, tuple[Callable[[Path], object], Mapping[str, Any], tuple[str, str]]] = {
     "classes, one type": (_write_one_type, _LAYERED, ("", "")),
@@ -233,22 +303,28 @@ _FILES: Mapping[str, tuple[Callable[[Path], object], Mapping[str, Any], tuple[st
     "links by LightGCN": (_write_shop, merged(_BUYS, _BRIEF), _USERS_AND_ITEMS),
     "classes by a program": (partial(_write_program, expects_rows=False), _PROGRAM, ("", "")),
     "links by a program": (partial(_write_program, expects_rows=True), _PROGRAM, ("", "")),
-    "classes by listed layers": (partial(_write_listed, outputs=CLASSES), _LISTED, ("", "")),
+    "classes by listed layers": (_write_listed, _listed(_LAYERS, _READ_ONE_TYPE), ("", "")),
     "classes by listed layers, several types": (
         partial(_write_listed_shop, learns_labels=True),
-        _LISTED,
+        _listed(_LAYERS, _READ_TYPES),
         ("user", "user"),
     ),
-    "links by listed layers": (partial(_write_listed, outputs=HIDDEN), merged(_LISTED, _LINKS), ("", "")),
+    "links by listed layers": (_write_listed_links, _listed(_LAYERS_OF_LINKS, _LINKS), ("", "")),
     "links by listed layers, several types": (
         partial(_write_listed_shop, learns_labels=False),
-        merged(_LISTED, _BUYS),
+        _listed(_LAYERS_OF_TYPED_LINKS, _READ_TYPES, _BUYS),
         _USERS_AND_ITEMS,
     ),
 }
 """Files, fields and types of each column. One that the page gets is described here, too."""
+
+
+def _has_edge_columns(parts: Mapping[str, Any]) -> bool:
+    return any(path.endswith("edgeColumns") for path, _ in fields_of(parts))
+
+
 COLUMNS_OF_PAGE: Mapping[str, Column] = {
-    setup.name: Column(setup, write, parts, "task" in setup.spec, types)
+    setup.name: Column(setup, write, parts, "task" in setup.spec, types, _has_edge_columns(parts))
     for setup in SETUPS
     for write, parts, types in [_FILES[setup.name]]
 }

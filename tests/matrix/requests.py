@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,8 @@ async def _influences(scene: Scene, client: Client, _: Opened) -> httpx.Response
 
 
 async def _new_node(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
-    overlay = {"nodes": [opened.new_node(scene.column)], "edges": opened.edges_like(scene.column)}
+    edges = scene.column.with_payload(opened.edges_like(scene.column))
+    overlay = {"nodes": [opened.new_node(scene.column)], **edges}
     return await client.http.post("/v1/predict", json=scene.body(scene.column.new, overlay=overlay))
 
 
@@ -80,12 +81,31 @@ def _brought(scene: Scene, opened: Opened) -> tuple[np.ndarray, Overlay | TypedO
         return -1 if id_ == column.new else int(str(id_).rpartition("/")[2])
 
     if not column.named_types[0]:
-        return asked, Overlay(features=rows, edges=[[number(end) for end in edge] for edge in edges])
-    by_relation: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
-    for source, name, target in edges:
-        relation = (source.partition("/")[0], name, target.partition("/")[0])
-        by_relation.setdefault(relation, []).append((number(source), number(target)))
-    return asked, TypedOverlay(features={column.named_types[0]: rows}, edges=by_relation)
+        numbered = [[number(end) for end in edge] for edge in edges]
+        return asked, Overlay(features=rows, edges=numbered, **_payload(column, edges))
+    related = _by_relation(edges)
+    ends = {key: [(number(source), number(target)) for source, _, target in of_it] for key, of_it in related.items()}
+    payload = {key: _payload(column, of_it) for key, of_it in related.items()}
+    by_argument = {
+        name: {key: given[name] for key, given in payload.items() if name in given}
+        for name in ("edge_features", "edge_times")
+    }
+    return asked, TypedOverlay(features={column.named_types[0]: rows}, edges=ends, **by_argument)
+
+
+def _by_relation(edges: Sequence[Sequence[Any]]) -> dict[tuple[str, str, str], list[Sequence[Any]]]:
+    found: dict[tuple[str, str, str], list[Sequence[Any]]] = {}
+    for edge in edges:
+        source, name, target = edge
+        found.setdefault((source.partition("/")[0], name, target.partition("/")[0]), []).append(edge)
+    return found
+
+
+def _payload(column: Column, edges: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """What edges of a relation have beside their ends, as the client calls it."""
+    given = column.with_payload(edges)
+    called = {"edge_features": "edgeFeatures", "edge_times": "edgeTimes"}
+    return {name: given[field] for name, field in called.items() if field in given and None not in given[field]}
 
 
 async def _new_node_in_arrays(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
@@ -120,8 +140,14 @@ async def _new_node_in_tensors(scene: Scene, client: Client, opened: Opened) -> 
     }
     if "features" in opened.new_node(column):
         brought[f"nodes.features.{type_}".rstrip(".")] = [column.features_of_first]
-    if type_:
+    if not type_:
+        of_all = {"": edges}
+    else:
         brought["edges.relations"] = [edge[1] for edge in edges]
+        of_all = {f".{'.'.join(key)}": of_it for key, of_it in _by_relation(edges).items()}
+    for suffix, of_it in of_all.items():
+        for name, rows in _payload(column, of_it).items():
+            brought[f"{name.replace('_', 's.')}{suffix}"] = rows
     return await _tensors(scene, client, opened, column.new, **brought)
 
 
@@ -138,7 +164,7 @@ async def _recommended_for_new(scene: Scene, client: Client, opened: Opened) -> 
     edges = opened.edges_like(scene.column)
     if opened.served.task.recommending.folder is not None:  # embeddings are made of what links join
         edges = [edge for edge in edges if edge[1] == scene.column.scored]
-    overlay = {"nodes": [opened.new_node(scene.column)], "edges": edges}
+    overlay = {"nodes": [opened.new_node(scene.column)], **scene.column.with_payload(edges)}
     return await _recommended(scene, client, node=scene.column.new, overlay=overlay)
 
 

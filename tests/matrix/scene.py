@@ -308,7 +308,7 @@ async def ask_about_new(scene: Scene, client: Client, opened: Opened) -> None:
     (LightGCN) is made anew then, as the new one's is."""
     column, edges = scene.column, opened.edges_like(scene.column)
     more = [_joined(opened, node, column.between) for node in (column.first, column.new)]
-    overlay = {"nodes": [opened.new_node(column)], "edges": edges + more}
+    overlay = {"nodes": [opened.new_node(column)], **column.with_payload(edges + more)}
     for name in opened.taking(overlay=True):
         stored, new = await scores_of(
             client, scene.body(column.first, column.new, variant=name, seed=1, overlay=overlay)
@@ -335,7 +335,7 @@ async def ask_after_changes(scene: Scene, client: Client, opened: Opened) -> Non
     """A new node with the edges of a stored one, and an edge more of either."""
     column, edges = scene.column, opened.edges_like(scene.column)
     more = [_joined(opened, node, column.between) for node in (column.first, column.new)]
-    scene.change(opened, {"nodes": [opened.new_node(column)], "edges": edges + more})
+    scene.change(opened, {"nodes": [opened.new_node(column)], **column.with_payload(edges + more)})
     assert opened.living is not None
     _refresh(opened.living)
     asked = scene.body(column.first, column.new, seed=1, minOffset=opened.living.offset)
@@ -349,7 +349,7 @@ async def ask_while_stale(scene: Scene, client: Client, opened: Opened) -> None:
     """One more edge, which leaves rows stale: all variants answer with some of them and without."""
     column, living = scene.column, opened.living
     assert living is not None and living.refreshing.budget is not None
-    scene.change(opened, {"edges": [_joined(opened, column.first, column.between)]})
+    scene.change(opened, column.with_payload([_joined(opened, column.first, column.between)]))
     asked = scene.body(column.first, seed=1, minOffset=living.offset)
     for name in opened.answering:
         assert np.isfinite(await scores_of(client, {**asked, "variant": name})).all(), name
@@ -380,6 +380,10 @@ async def ask_beside_rebuilt(scene: Scene, client: Client, opened: Opened) -> No
     column, living, updates = scene.column, opened.living, scene.updates
     assert living is not None and updates is not None
     changes: dict[str, Any] = {"removedEdges": [_joined(opened, column.first, column.between)]}
+    if column.has_edge_columns:
+        # The last one, which is not of the links that are scored.
+        given = opened.edges_like(column, column.first)[-1:]
+        changes |= {"edges": given, "edgeFeatures": [[2.0, -1.0]], "edgeTimes": [1]}
     if opened.has_features:
         features = [2 * number for number in column.features_of_first]
         changes["overrides"] = [{"id": column.first, "features": features}]
@@ -404,7 +408,8 @@ async def _answers_of(scene: Scene, client: Client, opened: Opened) -> dict[str,
     """Scores of nodes of the graph, one of which changes brought, and of one that a request brings, by each variant
     that draws no neighbours."""
     column = scene.column
-    brought = {"nodes": [opened.new_node(column, column.newer)], "edges": opened.edges_like(column, column.newer)}
+    edges = column.with_payload(opened.edges_like(column, column.newer))
+    brought = {"nodes": [opened.new_node(column, column.newer)], **edges}
     asked = scene.body(column.first, column.new, seed=1)
     of_request = scene.body(column.newer, seed=1, overlay=brought)
     variants = {one.name for one in opened.served.manifest.variants if opened.reads_all(one.name)}

@@ -2,7 +2,8 @@
 refused in its own sentence, before anything is trained.
 
 `make test-matrix` runs all cells, each protocol for each column, and sets that have each pair of features, and threes
-that meet. `make test` runs a sample, another one with each commit; GNNSERVE_MATRIX_SEED=N draws that of N.
+that meet. `make test` runs a sample, with a set of each kind of graph and task, another one with each commit;
+GNNSERVE_MATRIX_SEED=N draws that of N.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.matrix.cells import ADMITTED, REFUSED, Cell, fields_of, sets_of
+from tests.matrix.cells import ADMITTED, LAYERED, REFUSED, Cell, fields_of, kind_of, sets_in_turn, sets_of
 from tests.matrix.columns import COLUMNS_OF_PAGE
 from tests.matrix.requests import refusals_of, told_on_page
 from tests.matrix.scene import ask_in_every_form, ask_scene, is_asked_about, run, scene_of
@@ -25,26 +26,19 @@ from gnnserve_cli.main import app
 
 WHOLE = os.environ.get("GNNSERVE_MATRIX") == "whole"
 SEED = int(os.environ.get("GNNSERVE_MATRIX_SEED") or commit_count())
-_DRAWN = 6
-"""Cells of one feature in a sample, a second or two each; a set of features stands beside, which takes ten."""
+_DRAWN = 2
+"""Cells of one feature in a sample, beside a set of several features of each kind of graph and task."""
 
 
 def drawn() -> list[Cell]:
     if WHOLE:
         return [*ADMITTED, *(cell for setup in SETUPS for cell in sets_of(setup))]
-    # Exporting a program takes as long as all other cells of a sample.
-    draw = random.Random(SEED)  # noqa: S311
-    layered = [cell for cell in ADMITTED if "program" not in cell.setup.spec["model"]]
-    # Whole neighbourhoods over several types take gigabytes where a revision is profiled twice.
-    small = [one for one in SETUPS if "program" not in one.spec["model"] and "several types" not in one.name]
-    setup = draw.choice(small)
-    return [*draw.sample(layered, _DRAWN), draw.choice(sets_of(setup))]
+    layered = [cell for cell in ADMITTED if cell.setup in LAYERED]
+    return [*random.Random(SEED).sample(layered, _DRAWN), *sets_in_turn(SEED)]  # noqa: S311
 
 
 def columns_drawn() -> list[str]:
-    names = [*COLUMNS_OF_PAGE]
-    layered = [setup.name for setup in SETUPS if "program" not in setup.spec["model"]]
-    return names if WHOLE else [random.Random(SEED).choice(layered)]  # noqa: S311
+    return [*COLUMNS_OF_PAGE] if WHOLE else [random.Random(SEED).choice(LAYERED).name]  # noqa: S311
 
 
 @pytest.fixture(scope="session")
@@ -96,6 +90,15 @@ def test_every_cell_that_does_not_go_together_is_refused_in_the_sentence_of_the_
         result = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "1000"})
         assert result.exit_code != 0, str(cell)
         assert sentence in result.output, str(cell)
+
+
+def test_each_sample_has_a_set_of_each_kind_of_graph_and_task_and_in_turn_all_are_drawn() -> None:
+    left, kinds = {str(cell) for setup in LAYERED for cell in sets_of(setup)}, {kind_of(setup) for setup in LAYERED}
+    for turn in range(3 * max(len(sets_of(setup)) for setup in LAYERED)):
+        sample = sets_in_turn(turn)
+        assert {kind_of(one.setup) for one in sample} == kinds
+        left -= {str(cell) for cell in sample}
+    assert not left
 
 
 def test_every_field_of_the_page_is_asked_about() -> None:
