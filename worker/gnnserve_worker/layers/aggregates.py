@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -23,8 +24,16 @@ NO_ROWS = np.empty((0, 0), np.float32)
 _LEAST_VARIANCE = np.float32(1e-5)
 _LEAST_DEVIATION = np.float32(math.sqrt(1e-5))
 
-Aggregate = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int], None]
-"""Writes an aggregate: (rows, sources, bounds, weights of the edges or none, out, first column)."""
+_Write = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One aggregate of the rows of neighbours."""
+
+    kind: Aggregation
+    write: _Write
+    """Writes it: (rows, sources, bounds, weights of the edges or none, out, first column)."""
 
 
 @kernel
@@ -167,12 +176,12 @@ def _softmax(
                 line[column] /= total[column]
 
 
-def _fixed(compute: Callable[..., None], last: object) -> Aggregate:
+def _fixed(compute: Callable[..., None], last: object) -> _Write:
     """The kernel with its last argument."""
     return lambda rows, sources, bounds, weights, out, first: compute(rows, sources, bounds, weights, out, first, last)
 
 
-_WITHOUT_TENSORS: Mapping[Aggregation, Aggregate] = {
+_WITHOUT_TENSORS: Mapping[Aggregation, _Write] = {
     Aggregation.MEAN: partial(_sum, is_mean=True),
     Aggregation.SUM: partial(_sum, is_mean=False),
     Aggregation.MAX: _fixed(_extremes, True),
@@ -195,6 +204,6 @@ def build_aggregates(aggregations: tuple[Aggregation, ...], tensors: Mapping[str
     """`tensors`: of the convolution."""
     keys = temperature_keys(aggregations)
     return tuple(
-        _fixed(_softmax, tensors[keys[place]]) if place in keys else _WITHOUT_TENSORS[one]
+        Aggregate(one, _fixed(_softmax, tensors[keys[place]]) if place in keys else _WITHOUT_TENSORS[one])
         for place, one in enumerate(aggregations)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -14,7 +13,16 @@ from gnnserve_worker.layers.aggregates import NO_ROWS
 from gnnserve_worker.layers.convolutions.kind import BuiltConvolution, Step
 from gnnserve_worker.layers.convolutions.projected import PROJECTED
 from gnnserve_worker.layers.convolutions.registry import KINDS
-from gnnserve_worker.layers.dense import Change, Product, RowsOf, Tensors, below, build_activation, build_norm
+from gnnserve_worker.layers.dense import (
+    Change,
+    ColumnsOf,
+    Product,
+    RowsOf,
+    Tensors,
+    below,
+    build_activation,
+    build_norm,
+)
 from gnnserve_worker.layers.lists import RelationLists
 from gnnserve_worker.layers.memory import RunMemory, taken
 from gnnserve_worker.layers.products import NOTHING
@@ -164,7 +172,7 @@ def build_layer(layer: LayerManifest, widths: LayerWidths, schema: GraphSchema, 
 def _build_tail(layer: LayerManifest, widths: LayerWidths, type_: int, tensors: Tensors) -> TypeTail:
     def product(name: str) -> RowsOf:
         if widths.products is not None:
-            return partial(_columns_of, widths.products.beside[name].get(type_, NOTHING))
+            return ColumnsOf(widths.products.beside[name].get(type_, NOTHING))
         own = below(tensors, f"{name}.{type_}")
         return Product.build(own["weight"], own["bias"])
 
@@ -188,12 +196,6 @@ def _build_tail(layer: LayerManifest, widths: LayerWidths, type_: int, tensors: 
         tuple(changes[:first_behind]),
         tuple(changes[first_behind:]),
     )
-
-
-def _columns_of(columns: slice, rows: np.ndarray, memory: RunMemory) -> np.ndarray:
-    """A `RowsOf` of products that stand in the rows."""
-    del memory
-    return rows[:, columns]
 
 
 def _in_order(layer: LayerManifest, normed: Sequence[Change], activated: Sequence[Change]) -> list[Change]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,16 +17,40 @@ from gnnserve_worker.tables.attention import exponential
 
 Tensors = Mapping[str, np.ndarray]
 """Tensors of a part of the network, by their names in it."""
-Change = Callable[[np.ndarray], None]
-"""Changes rows, float32 [rows, columns], where they are."""
-RowsOf = Callable[[np.ndarray, RunMemory], np.ndarray]
-"""Makes rows of rows, float32 [rows, columns], in memory of the run."""
 
 
-def as_they_are(rows: np.ndarray, memory: RunMemory) -> np.ndarray:
+class Change(Protocol):
+    """A change of rows, float32 [rows, columns], where they are. Each kind is a class, which a GPU has a twin of
+    (`gpu/listed/rows.py`)."""
+
+    def __call__(self, rows: np.ndarray) -> None: ...  # pragma: no cover
+
+
+class RowsOf(Protocol):
+    """What makes rows of rows, float32 [rows, columns], in memory of the run."""
+
+    def __call__(self, rows: np.ndarray, memory: RunMemory) -> np.ndarray: ...  # pragma: no cover
+
+
+@dataclass(frozen=True, slots=True)
+class AsTheyAre:
     """The `RowsOf` of rows that are products already."""
-    del memory
-    return rows
+
+    def __call__(self, rows: np.ndarray, memory: RunMemory) -> np.ndarray:
+        del memory
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsOf:
+    """The `RowsOf` of products that stand among the columns of rows."""
+
+    columns: slice
+
+    def __call__(self, rows: np.ndarray, memory: RunMemory) -> np.ndarray:
+        del memory
+        found: np.ndarray = rows[:, self.columns]
+        return found
 
 
 _TENSORS_OF_NORM: Mapping[Norm, tuple[str, ...]] = {
@@ -144,7 +167,7 @@ def build_changes(
 
 def build_norm(norm: Norm, tensors: Tensors, epsilon: float) -> tuple[Change, ...]:
     if (columns := column_norm(norm, tensors, epsilon)) is not None:
-        return (partial(_scale, columns[0], columns[1]),)
+        return (ScaledColumns(*columns),)
     return _NORMS_OF_ROWS[norm](tensors, epsilon)
 
 
@@ -152,9 +175,72 @@ def build_activation(activation: Activation, tensors: Tensors, slope: float | No
     if activation is Activation.NONE:
         return ()
     if activation is Activation.PRELU:
-        return (partial(_prelu, tensors["weight"]),)
-    given = _SLOPES.get(activation, 0.0) if slope is None else slope
-    return (partial(_activate, _CODES[activation], np.float32(given)),)
+        return (Prelu(tensors["weight"]),)
+    return (Activated(activation, _SLOPES.get(activation, 0.0) if slope is None else slope),)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledColumns:
+    """The `Change` by a norm of columns."""
+
+    scale: np.ndarray
+    """float32 [columns]"""
+    shift: np.ndarray
+
+    def __call__(self, rows: np.ndarray) -> None:
+        _scale(self.scale, self.shift, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class NormedRows:
+    """The `Change` by LayerNorm of each row."""
+
+    weight: np.ndarray
+    """float32 [columns]"""
+    bias: np.ndarray
+    epsilon: float
+
+    def __call__(self, rows: np.ndarray) -> None:
+        _norm_rows(self.weight, self.bias, np.float32(self.epsilon), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRows:
+    """The `Change` that divides each row by its length."""
+
+    def __call__(self, rows: np.ndarray) -> None:
+        unit_rows(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSums:
+    """The `Change` that divides each row by the sum of its magnitudes."""
+
+    def __call__(self, rows: np.ndarray) -> None:
+        _unit_sums(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Prelu:
+    """The `Change` by an activation with a slope for each column."""
+
+    slopes: np.ndarray
+    """float32 [columns]"""
+
+    def __call__(self, rows: np.ndarray) -> None:
+        _prelu(self.slopes, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Activated:
+    """The `Change` by an activation without weights."""
+
+    activation: Activation
+    slope: float
+    """Slope of LeakyRelu below 0, or limit of Elu."""
+
+    def __call__(self, rows: np.ndarray) -> None:
+        _activate(_CODES[self.activation], np.float32(self.slope), rows)
 
 
 _SLOPES: Mapping[Activation, float] = {Activation.LEAKY_RELU: 0.01, Activation.ELU: 1.0}
@@ -263,11 +349,9 @@ def _activate(code: int, slope: np.float32, rows: np.ndarray) -> None:
 
 _NORMS_OF_ROWS: Mapping[Norm, Callable[[Tensors, float], tuple[Change, ...]]] = {
     Norm.NONE: lambda _tensors, _epsilon: (),
-    Norm.LAYER: lambda tensors, epsilon: (
-        partial(_norm_rows, tensors["weight"], tensors["bias"], np.float32(epsilon)),
-    ),
-    Norm.L2: lambda _tensors, _epsilon: (unit_rows,),
-    Norm.L1: lambda _tensors, _epsilon: (_unit_sums,),
+    Norm.LAYER: lambda tensors, epsilon: (NormedRows(tensors["weight"], tensors["bias"], epsilon),),
+    Norm.L2: lambda _tensors, _epsilon: (UnitRows(),),
+    Norm.L1: lambda _tensors, _epsilon: (UnitSums(),),
 }
 
 

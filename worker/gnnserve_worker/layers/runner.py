@@ -50,6 +50,11 @@ class LayersRunner:
             for each, type_, count in zip(outputs, types, counts, strict=True)
         )
 
+    @property
+    def network(self) -> LayersNetwork:
+        """The network with its weights, which a GPU computes in its own way."""
+        return self._network
+
     def close(self) -> None:
         """Nothing is open."""
 

@@ -43,7 +43,7 @@ class AggregateAndOwn(BuiltConvolution):
         lists, aggregated = step.lists, len(self.aggregates) * self.columns
         out = step.memory.rows(step.count, aggregated + self.own)
         for place, each in enumerate(self.aggregates):
-            each(products, lists.sources, lists.bounds, lists.weights(self.weight), out, place * self.columns)
+            each.write(products, lists.sources, lists.bounds, lists.weights(self.weight), out, place * self.columns)
         if self.own:
             out[:, aggregated:] = step.targets[: step.count]
         return out

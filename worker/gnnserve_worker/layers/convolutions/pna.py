@@ -83,7 +83,7 @@ class ScaledAggregates(BuiltConvolution):
                 np.maximum(given, 0, out=given)
                 given = run_products(tower.pre, given, memory)
             for place, each in enumerate(self.aggregates):
-                each(given, places, lists.bounds, NO_WEIGHTS, aggregated, place * read)
+                each.write(given, places, lists.bounds, NO_WEIGHTS, aggregated, place * read)
             first = number * read if self.divides_input else 0
             out[:, number, :read] = step.targets[:count, first : first + read]
             for place, scaler in enumerate(self.scalers):

@@ -38,16 +38,16 @@ from gnnserve_worker.layers.convolutions.kind import (
 from gnnserve_worker.layers.convolutions.propagation import Gcn, Propagated, Propagation, Sgc, Tag, WeighLists
 from gnnserve_worker.layers.convolutions.relational import edge_vectors, scored_by_all
 from gnnserve_worker.layers.dense import (
+    AsTheyAre,
     Change,
     Product,
     Tensors,
-    as_they_are,
+    UnitRows,
     below,
     build_changes,
     build_products,
     products_shapes,
     run_products,
-    unit_rows,
 )
 from gnnserve_worker.layers.lists import Columns
 from gnnserve_worker.layers.memory import taken
@@ -117,7 +117,7 @@ class AggregateOfProducts(BuiltConvolution):
 
     def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
         lists, out = step.lists, step.memory.rows(step.count, products.shape[1])
-        self.add_up(products, lists.sources, lists.bounds, lists.weights(self.weight), out, 0)
+        self.add_up.write(products, lists.sources, lists.bounds, lists.weights(self.weight), out, 0)
         return out
 
     def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
@@ -163,7 +163,7 @@ class _Aggregated(ProjectedKind):
             ends.column_of(conv.edge_weight),
             conv.root,
             tensors.get(f"{self._of_neighbours}.bias"),
-            (unit_rows,) if conv.has_unit_rows else (),
+            (UnitRows(),) if conv.has_unit_rows else (),
         )
 
 
@@ -449,8 +449,8 @@ class _Gatv2(ProjectedKind):
             conv.heads,
             conv.negative_slope,
             conv.self_loops,
-            as_they_are,
-            as_they_are,
+            AsTheyAre(),
+            AsTheyAre(),
             tensors["att"].reshape(-1),
             ends.columns_of(conv.edge_columns),
             np.ascontiguousarray(tensors["lin_edge.weight"].T) if conv.edge_columns else NO_MATRIX,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -23,8 +23,57 @@ from gnnserve_worker.layers.convolutions.kind import (
 from gnnserve_worker.layers.dense import Product
 from gnnserve_worker.layers.lists import Normalisation, NormalisedWeights, RelationLists
 
-WeighLists = Callable[[RelationLists], NormalisedWeights]
-"""What sums over the lists are weighed by."""
+
+class WeighLists(Protocol):
+    """What sums over lists are weighed by."""
+
+    def __call__(self, lists: RelationLists) -> NormalisedWeights: ...  # pragma: no cover
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDegrees:
+    """Weights by the degrees of the graph, which a sample has."""
+
+    def __call__(self, lists: RelationLists) -> NormalisedWeights:
+        return lists.weights_of_graph()
+
+
+@dataclass(frozen=True, slots=True)
+class ListDegrees:
+    """Weights by the degrees that whole lists have."""
+
+    normalisation: Normalisation
+
+    def __call__(self, lists: RelationLists) -> NormalisedWeights:
+        return lists.normalised(self.normalisation)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnWeights:
+    """Weights that edges have."""
+
+    column: int | None
+    """Place of the column; None: each edge counts 1."""
+
+    def __call__(self, lists: RelationLists) -> NormalisedWeights:
+        return NormalisedWeights(lists.weights(self.column), NO_WEIGHTS)
+
+
+class Then(Protocol):
+    """A change of what a hop gave, by the rows of the hops before, the node's own first."""
+
+    def __call__(self, rows: np.ndarray, hops: Sequence[np.ndarray]) -> None: ...  # pragma: no cover
+
+
+@dataclass(frozen=True, slots=True)
+class KeptInput:
+    """APPNP: a share of the first rows takes the place of as much of the sum."""
+
+    share: np.float32
+
+    def __call__(self, rows: np.ndarray, hops: Sequence[np.ndarray]) -> None:
+        rows *= np.float32(1.0) - self.share
+        rows += self.share * hops[0][: len(rows)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +86,7 @@ class Propagated(BuiltConvolution):
     """None: the propagated rows are the output."""
     is_beside: bool
     """Whether the product reads the rows of each hop, the node's own first."""
-    then: Callable[[np.ndarray, Sequence[np.ndarray]], None] | None = None
-    """Changes what a hop gave, by the rows of the hops before, the node's own first."""
+    then: Then | None = None
 
     def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
         weights, lists, memory = self.weigh(step.lists), step.lists, step.memory
@@ -118,13 +166,13 @@ class Propagation(ConvolutionKind):
     def weigh(self, conv: ConvolutionManifest, ends: Ends) -> WeighLists:
         column = ends.column_of(conv.edge_weight)
         if not conv.is_normalised:
-            return lambda lists: NormalisedWeights(lists.weights(column), NO_WEIGHTS)
+            return ColumnWeights(column)
         if self.degrees(conv, ends) is Degrees.OF_SAMPLE:
-            return RelationLists.weights_of_graph
+            return GraphDegrees()
         has_self_loops = self.has_self_loops(conv)
         keeps_self = self.keeps_self and not has_self_loops
         normalisation = Normalisation(has_self_loops, keeps_self, 2.0 if conv.improved else 1.0, column)
-        return lambda lists: lists.normalised(normalisation)
+        return ListDegrees(normalisation)
 
 
 class Gcn(Propagation):
@@ -167,13 +215,7 @@ class Appnp(Propagation):
 
     def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
         del tensors
-        alpha = np.float32(conv.alpha)
-
-        def keep_input(rows: np.ndarray, hops: Sequence[np.ndarray]) -> None:
-            rows *= np.float32(1.0) - alpha
-            rows += alpha * hops[0][: len(rows)]
-
-        return Propagated(self.weigh(conv, ends), None, is_beside=False, then=keep_input)
+        return Propagated(self.weigh(conv, ends), None, is_beside=False, then=KeptInput(np.float32(conv.alpha)))
 
 
 class Gcnii(Propagation):
@@ -233,7 +275,7 @@ class Tag(Propagation):
         return Propagated(self.weigh(conv, ends), product, is_beside=True, then=self.then)
 
     @property
-    def then(self) -> Callable[[np.ndarray, Sequence[np.ndarray]], None] | None:
+    def then(self) -> Then | None:
         """What changes the rows of a hop."""
         return None
 
@@ -256,7 +298,7 @@ class Chebyshev(Tag):
         return found
 
     @property
-    def then(self) -> Callable[[np.ndarray, Sequence[np.ndarray]], None] | None:
+    def then(self) -> Then | None:
         return _chebyshev
 
 
