@@ -23,6 +23,8 @@ from tools.extensions import EXTENSIONS, today
 from tools.message_tables import MESSAGES, families, message_texts
 
 from gnnserve_api.docstrings import attribute_docstrings
+from gnnserve_api.files.device_layers import CONVOLUTIONS as ON_GPU
+from gnnserve_api.files.layers import Convolution
 from gnnserve_api.http.live_accuracy import LabelProblem
 from gnnserve_api.http.protocol import PredictRequest
 from gnnserve_api.objective import Objective
@@ -35,6 +37,8 @@ from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
 from gnnserve_client import Client
 from gnnserve_worker.asking.question import ErrorCode
+from gnnserve_worker.layers.convolutions.projected import PROJECTED
+from gnnserve_worker.layers.convolutions.registry import KINDS
 from gnnserve_worker.scheduling.refusal import RefusalReason
 from gnnserve_worker.serving.http.changes.description import list_parameters
 from gnnserve_worker.serving.http.openapi import nodes_parameters
@@ -62,6 +66,27 @@ def members_table(head: str, meaning: str, members: type[StrEnum]) -> str:
     texts = attribute_docstrings(members)
     rows = [(f"`{member.value}`", " ".join(texts[member.name].split())) for member in members]
     return table((head, meaning), rows)
+
+
+_TORCH_NAME = re.compile(r"\b(\w*(?:Conv|APPNP))\)\.$")
+"""torch_geometric's name of a convolution, at the end of what is said of it."""
+
+
+def convolutions_table() -> str:
+    """Table of where each convolution of listed layers is computed. ONNX is traced of the torch module."""
+    texts = attribute_docstrings(Convolution)
+    rows = []
+    for kind, computed in KINDS.items():
+        named = _TORCH_NAME.search(" ".join(texts[kind.name].split()))
+        place = type(computed).__module__.removeprefix("gnnserve_worker.layers.").replace(".", "/")
+        rows.append((
+            f"`{kind}`",
+            f"`{named[1]}`" if named else "",
+            f"`{type(computed).__name__}` in `{place}.py`",
+            "yes" if kind in PROJECTED else "no",
+            "yes" if kind in ON_GPU else "no",
+        ))  # fmt: skip
+    return table(("convolution", "torch, ONNX", "CPU", "over products of rows", "GPU"), rows)
 
 
 def commands() -> dict[str, Any]:
@@ -242,6 +267,7 @@ def blocks() -> dict[str, str]:
         "families": table(("family", "what its variants save"), families()),
         "why a label was not taken": members_table("`reason`", "the label", LabelProblem),
         **{name: table(message.head, [*message.rows()]) for name, message in MESSAGES.items()},
+        "convolutions": convolutions_table(),
         "commands": commands_table(),
         "fields by audience": audiences_table(),
         "arguments of predict": arguments_table(),

@@ -11,7 +11,7 @@ from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.arrays import DeviceAggregation
 from gnnserve_worker.gpu.buffers import plan_lane
 from gnnserve_worker.gpu.network import DeviceNetwork
-from gnnserve_worker.gpu.resident import weights_bytes
+from gnnserve_worker.gpu.networks import weights_bytes
 from gnnserve_worker.tables.table import Aggregator, Own
 
 pytestmark = pytest.mark.usefixtures("chunks_of_4")
@@ -49,7 +49,7 @@ def test_weights_and_rooms_are_counted_as_they_lie() -> None:
     )
     sizes = plan_lane([variant])
 
-    assert weights_bytes(variant) == vectors + of_products
+    assert weights_bytes(variant.network) == vectors + of_products
     # Scores and shares of 1 + 4 + 12 places of a seed, and the shares of its 5 rows.
     assert sizes.attention_numbers == sizes.seeds * 4 * (3 * 17 + 5)
 

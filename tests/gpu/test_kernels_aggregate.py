@@ -77,7 +77,7 @@ def test_what_does_not_fit_the_tree_is_refused(
     aggregation = DeviceAggregation.of(_aggregations(8)["sum"], device)
     hidden, out = torch.zeros(tree.rows, 8), torch.zeros(tree.seeds, 8)
     with pytest.raises(ValueError, match=r"inner rows end at"):
-        aggregate_hidden(hidden, tree, tree.rows, aggregation, out)
+        aggregate_hidden(hidden, tree, tree.ends[-1], aggregation, out)
     with pytest.raises(ValueError, match="hidden is"):
         aggregate_hidden(hidden[: tree.ends[1] - 1], tree, tree.seeds, aggregation, out)
     with pytest.raises(ValueError, match="out is"):

@@ -27,8 +27,9 @@ from gnnserve_worker.gpu.buffers import plan_lane
 from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.failure import GuardedEngine, Trust
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
+from gnnserve_worker.gpu.networks import weights_bytes
 from gnnserve_worker.gpu.placement import roots_bytes, scales_bytes
-from gnnserve_worker.gpu.resident import LANES, Means, make_resident, weights_bytes
+from gnnserve_worker.gpu.resident import LANES, Means, make_resident
 from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
 from gnnserve_worker.inference.batch import Inference, infer_batch
@@ -101,7 +102,7 @@ def assert_alike(one: Inference, other: Inference, name: str = "") -> None:
 def on_the_host(loaded: LoadedRevision, policy: CachePolicy = CachePolicy.NONE, ledger: Ledger | None = None) -> Means:
     """Memory for what nothing goes without: lists and tables stay in the host's."""
     cut, sizes = living_module.cut_to_room(loaded), plan_lane(loaded.variants.values())
-    weights = sum(weights_bytes(variant) for variant in loaded.variants.values())
+    weights = sum(weights_bytes(variant.network) for variant in loaded.variants.values())
     needed = LANES * sizes.device_bytes + living_module.WRITING_BYTES + weights + scales_bytes(cut) + roots_bytes(cut)
     return means(policy, limit_bytes=needed, ledger=ledger)
 

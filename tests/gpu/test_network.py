@@ -9,7 +9,7 @@ from tests.support.gpu.gpu_revisions import revision
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.network import DeviceNetwork, DeviceProduct
-from gnnserve_worker.gpu.resident import weights_bytes
+from gnnserve_worker.gpu.networks import weights_bytes
 from gnnserve_worker.models.network import Linear
 from gnnserve_worker.tables.formats import FORMATS
 
@@ -58,4 +58,4 @@ def test_weights_are_counted_as_they_lie(architecture: str, device: torch.device
     network = DeviceNetwork.of(variant.network, device)
 
     products = [product for layer in network.layers for product in layer.products]
-    assert weights_bytes(variant) == sum(product.weight.nbytes + product.bias.nbytes for product in products)
+    assert weights_bytes(variant.network) == sum(product.weight.nbytes + product.bias.nbytes for product in products)

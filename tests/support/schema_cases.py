@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gnnserve_api.spec.device_rules import LISTED_ON_GPU
 from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, LABELS_ARE_RESERVED, POD_ANNOTATIONS_ARE_RESERVED
 from gnnserve_api.spec.pods import RESOURCE_NAMES
 from gnnserve_api.variants import Storage
@@ -556,6 +557,15 @@ BREAKS_RULE = {
     },
     "gpu must be given with device GPU, so that pods are placed where there is one: gpu: {} asks for one "
     "nvidia.com/gpu": {**MINIMAL, "worker": {"device": "GPU"}},
+    "worker.device must be Auto or CPU with graph.source.typed and with model.fanouts of -1: a GPU samples graphs of "
+    "one type, and not whole neighbourhoods": {
+        **TYPED,
+        "worker": {"device": "GPU", "gpu": {}},
+    },
+    f"worker.device must be Auto or CPU with these model.layers: {LISTED_ON_GPU}": {
+        **_of_layers({"conv": "GCN", "width": 4, "selfLoops": False}, fanouts=[5]),
+        "worker": {"device": "GPU", "gpu": {}},
+    },
     "gpu must not be given with device CPU, which would leave it idle": {
         **MINIMAL,
         "worker": {"device": "CPU", "gpu": {}},

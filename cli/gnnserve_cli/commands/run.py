@@ -87,9 +87,9 @@ def run(
         )
         for service in services
     ]
-    # A busy port or a missing GPU must be reported before training, which takes minutes.
-    for of_service in options:
-        require_device(of_service.device)
+    # A busy port or a GPU that cannot serve must be reported before training, which takes minutes.
+    for service, of_service in zip(services, options, strict=True):
+        require_device(of_service.device, service.spec)
     with bound(host, port, grpc_port, len(services)) as listening:
         wanted: list[WantedRevision] = []
         for manifest, service in zip(manifests, services, strict=True):

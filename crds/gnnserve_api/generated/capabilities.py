@@ -19,6 +19,7 @@ from typing import Any
 from gnnserve_api.errors import InputError
 from gnnserve_api.generated.generated_file import write_or_compare
 from gnnserve_api.manifest import Document, parse_document
+from gnnserve_api.spec import device_rules
 from gnnserve_api.spec.service import API_VERSION, KIND, GNNServiceSpec
 
 CAPABILITIES_PATH = Path(__file__).resolve().parents[3] / "docs" / "capabilities.md"
@@ -183,7 +184,8 @@ Each cell says whether a manifest may have the row's fields beside the column's 
 of the sentence below that refuses it: `gnnserve validate` says it, and in a cluster the API server, before anything is
 trained. *Not made*: it may be given, and no variant comes of it, since the model does not read what these variants
 would have less of. *Not asked*: the variants that come of it answer nothing, since they do not follow changes.
-`gnnserve validate` says which, of either. A dash: it is of another task.
+`gnnserve validate` says which, of either. A dash: it is of another task. Of listed layers {on_gpu};
+others are refused with `worker.device: GPU`.
 """
 
 
@@ -260,7 +262,8 @@ def page() -> str:
                 cells.append("not asked" if _answers_nothing(setup, feature) else "yes")
         rows.append(row(cells))
     listed = [f"{number}. {sentence}" for number, sentence in enumerate(sentences, start=1)]
-    return "\n".join([_INTRODUCTION, *rows, "", *listed, ""])
+    introduction = _INTRODUCTION.format(on_gpu=device_rules.LISTED_ON_GPU)
+    return "\n".join([introduction, *rows, "", *listed, ""])
 
 
 def row(cells: Sequence[str]) -> str:

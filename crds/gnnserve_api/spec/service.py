@@ -13,6 +13,7 @@ from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.spec import (
     canary,
     channels,
+    device_rules,
     embeddings,
     generation,
     heterogeneous_rules,
@@ -68,7 +69,7 @@ _WITH_CASCADES = (
 """CEL: variants, at most, where cascades are given."""
 
 _OF_PARTS = rules_in(
-    channels, updates, embeddings, heterogeneous_rules, task, program_rules, pooled, canary, generation
+    channels, updates, embeddings, heterogeneous_rules, task, program_rules, pooled, canary, generation, device_rules
 )  # fmt: skip
 """Rules that are declared beside the parts that they are about."""
 

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,7 @@ def _cases() -> Iterator[tuple[str, Any]]:
     """Launches on arrays of a few numbers in the host's memory: only types, alignments and constants matter."""
     import torch
 
+    from gnnserve_api.files.layers import Aggregation
     from gnnserve_worker.gpu.arrays import (
         AttentionRoom,
         CacheView,
@@ -170,10 +171,14 @@ def _cases() -> Iterator[tuple[str, Any]]:
         Shares,
     )
     from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
+    from gnnserve_worker.gpu.kernels.attending import joint_scores, key_scores, share_edges, sum_shares
     from gnnserve_worker.gpu.kernels.attention import score_rows, share_out
     from gnnserve_worker.gpu.kernels.distinct import share_rows
+    from gnnserve_worker.gpu.kernels.extremes import REDUCED, reduce_hidden
+    from gnnserve_worker.gpu.kernels.first_places import by_first_places
     from gnnserve_worker.gpu.kernels.gather import gather_rows
     from gnnserve_worker.gpu.kernels.sample import sample_tree
+    from gnnserve_worker.gpu.room import DeviceRoom
     from gnnserve_worker.tables.table import Aggregator, Own
 
     host = torch.device("cpu")
@@ -314,6 +319,49 @@ def _cases() -> Iterator[tuple[str, Any]]:
     yield "aggregate attending", aggregate_attending
     yield "aggregate weighted", lambda: aggregate(128, weighted, torch.bfloat16)
     yield "aggregate weighted of a graph that changes", lambda: aggregate(128, weights_of_changing, torch.bfloat16)
+
+    yield "lists by node", lambda: by_first_places(tree, DeviceRoom(2**20, host))
+
+    def reduce(kind: Aggregation) -> None:
+        reduce_hidden(torch.zeros(tree.ends[-1], 128), tree, tree.rows, kind, torch.zeros(tree.rows, 128))
+
+    for kind in REDUCED:
+        yield f"aggregate {kind}", lambda kind=kind: reduce(kind)
+
+    def attend_listed(score: Callable[[torch.Tensor, torch.Tensor | None], None], *, loops: bool, apart: bool) -> None:
+        scores, own = torch.zeros(tree.ends[-1], heads), torch.zeros(tree.rows, heads) if loops else None
+        score(scores, own)
+        shares, hidden = room().shares, torch.zeros(tree.ends[-1], 128)
+        share_edges(scores, None, own, 0.0, tree, tree.rows, shares, has_self_loops=loops)
+        of_head = 128 // heads if apart else 128
+        out = torch.zeros(tree.rows, heads, of_head)
+        sum_shares(hidden, tree, tree.rows, shares, of_head, out, is_apart=apart, has_self_loops=loops)
+
+    sources, queries = torch.zeros(tree.ends[-1], 128), torch.zeros(tree.rows, heads * 128)
+    vector = torch.zeros(128)
+    yield (
+        "attention of both ends",
+        lambda: attend_listed(
+            lambda scores, own: joint_scores(sources, sources, vector, 0.2, tree, tree.rows, heads, scores, own),
+            loops=True,
+            apart=True,
+        ),
+    )
+    yield (
+        "attention of keys",
+        lambda: attend_listed(
+            lambda scores, _: key_scores(sources, queries, tree, tree.rows, heads, 128, scores, is_apart=False),
+            loops=False,
+            apart=False,
+        ),
+    )
+    targets = torch.zeros(tree.rows, heads)
+    yield (
+        "attention added",
+        lambda: share_edges(
+            torch.zeros(tree.ends[-1], heads), targets, None, 0.2, tree, tree.rows, room().shares, has_self_loops=True
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ VECTOR_BYTES: Final = 16
 """The most that one lane of a GPU reads with one instruction; rows begin at multiples of it, if they are as long."""
 _SORTING_BYTES: Final = 24
 """Bytes that sorting a number and its place takes: another copy of both, rounded up by the allocator."""
+MEASURED: Final = torch.device("meta")
+"""Device of arrays without memory, which say how much others would take; no kernel is launched for them."""
 PADDING: Final = -1
 """Stands in place of a node where there is none."""
 

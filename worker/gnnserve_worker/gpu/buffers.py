@@ -16,6 +16,8 @@ from torch import Tensor
 
 from gnnserve_worker.gpu.arrays import AttentionRoom, DistinctRoom, PaddedTree, Shares, distinct_row_bytes
 from gnnserve_worker.gpu.behind import row_bytes_behind
+from gnnserve_worker.gpu.listed.network import listed_network, room_bytes
+from gnnserve_worker.gpu.room import DeviceRoom
 from gnnserve_worker.opening.loaded import LoadedVariant
 from gnnserve_worker.sampling.neighbours import most_by_hop
 
@@ -46,6 +48,8 @@ class LaneSizes:
     """float32, of each of the two arrays of hidden states."""
     attention_numbers: int
     """float32, for the scores and shares of a layer's attention."""
+    room_bytes: int
+    """Memory of listed layers, from rows of all places to scores."""
     share_numbers: int
     """float32, for what neighbours weigh in a chunk that the CPU sampled."""
     behind_bytes: int
@@ -70,7 +74,7 @@ class LaneSizes:
     def device_bytes(self) -> int:
         inbox = 8 * (_KEY_PLACES + self.seeds)
         numbers = 2 * self.hidden_numbers + self.attention_numbers + self.share_numbers
-        return inbox + self.aggregated_bytes + 4 * numbers + self.tree_bytes
+        return inbox + self.aggregated_bytes + 4 * numbers + self.room_bytes + self.tree_bytes
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -94,9 +98,13 @@ def bucket_of(seeds: int) -> int:
 
 def _sizes(variants: Sequence[LoadedVariant], seeds: int) -> LaneSizes:
     aggregated_bytes, hidden_numbers, attention_numbers, tree_bytes = 0, 1, 0, 0
-    share_numbers, behind_bytes = 0, 0
+    share_numbers, behind_bytes, of_listed_bytes = 0, 0, 0
     for variant in variants:
         ends = _ends(variant.fanouts)
+        listed = listed_network(variant.network)
+        if listed is not None:
+            of_listed_bytes = max(of_listed_bytes, room_bytes(listed, variant.fanouts, seeds))
+            continue
         if variant.rows is not None:
             behind_bytes = max(behind_bytes, BEHIND_ROWS * row_bytes_behind(variant.table))
             if variant.network.weighs_neighbours:
@@ -127,6 +135,7 @@ def _sizes(variants: Sequence[LoadedVariant], seeds: int) -> LaneSizes:
         aggregated_bytes,
         hidden_numbers,
         attention_numbers,
+        of_listed_bytes,
         share_numbers,
         min(behind_bytes, _BEHIND_BYTES),
         tree_bytes,
@@ -157,10 +166,13 @@ class DeviceActivations:
         self._hidden = [torch.empty(sizes.hidden_numbers, dtype=torch.float32, device=device) for _ in range(2)]
         self._attention = torch.empty(sizes.attention_numbers, dtype=torch.float32, device=device)
         self._shares = torch.empty(sizes.share_numbers, dtype=torch.float32, device=device)
+        self.room = DeviceRoom(sizes.room_bytes, device)
+        """Memory that networks of listed layers are computed in."""
         self._turn = 0
 
     def begin(self) -> None:
         self._turn = 0
+        self.room.begin()
 
     def aggregated(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
         """[rows, columns]"""

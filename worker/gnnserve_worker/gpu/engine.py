@@ -19,14 +19,16 @@ import numpy as np
 
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.lane import DeviceVariant, FinishedChunk, GpuLane
+from gnnserve_worker.gpu.listed.network import listed_network
 from gnnserve_worker.gpu.resident import LANES, Resident, make_resident
 from gnnserve_worker.gpu.viewed import RowsRead, UnsampledError, ViewSampler
 from gnnserve_worker.inference.batch import Inference, infer_distinct, infer_each, join_times
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.inference.written import WrittenSince
-from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 from gnnserve_worker.sampling.distinct import DistinctScratch
+from gnnserve_worker.tables.table import Table
 
 _log = logging.getLogger(__name__)
 
@@ -361,11 +363,17 @@ class GpuEngine:
                 resident.caches[name].view if name in resident.caches else None,
                 resident.networks[name],
                 self._loaded.variants[name].row_bytes,
-                None if self._loaded.variants[name].rows is None else self._loaded.variants[name].table,
+                table_behind(self._loaded.variants[name]),
                 self._shared_from.get(name) if resident.has_distinct_room and name in resident.on_host else None,
             )
             for name, table in resident.tables.items()
         }
+
+
+def table_behind(variant: LoadedVariant) -> Table | None:
+    """The table behind which the GPU reads rows that requests bring; None: the CPU answers such requests. A view names
+    a node otherwise than a tree does, so that in listed layers a node would not be one."""
+    return None if variant.rows is None or listed_network(variant.network) is not None else variant.table
 
 
 def chunk_bounds(seeds: int, largest: int) -> list[int]:

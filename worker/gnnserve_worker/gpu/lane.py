@@ -29,7 +29,7 @@ from gnnserve_worker.gpu.arrays import (
 from gnnserve_worker.gpu.behind import RoomBehind
 from gnnserve_worker.gpu.buffers import DeviceActivations, LaneSizes, bucket_of, trees_of
 from gnnserve_worker.gpu.kernels.sample import sample_tree
-from gnnserve_worker.gpu.network import DeviceNetwork
+from gnnserve_worker.gpu.networks import AnyDeviceNetwork
 from gnnserve_worker.gpu.viewed import RowsRead, ViewedChunk
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.sampling.padded import TreeArrays, TreeShares
@@ -48,7 +48,7 @@ class DeviceVariant:
     """The seed's draw first."""
     table: DeviceTable
     cache: CacheView | None
-    network: DeviceNetwork
+    network: AnyDeviceNetwork
     row_bytes: int
     """Bytes of one gathered row of the table."""
     behind: Table | None
@@ -219,7 +219,7 @@ class GpuLane:
         if started.from_cpu is not None:
             return FinishedChunk(started.from_cpu.times + StageTimes(*times), started.from_cpu.read)
         counts = self._counts_array[: tree.rows]
-        drawing = tree.ends[-3] if len(tree.fanouts) > 1 else 0
+        drawing = tree.ends[-3] if len(tree.fanouts) > 1 and variant.network.reads_own_rows else 0
         repeated = 0
         if variant.shares_rows(tree.seeds):
             copied, read_there = self._distinct_counts_array.tolist()
@@ -305,7 +305,7 @@ class GpuLane:
 
         return fetch, gather, infer
 
-    def _outbox(self, network: DeviceNetwork, bucket: int) -> tuple[Tensor, Tensor]:
+    def _outbox(self, network: AnyDeviceNetwork, bucket: int) -> tuple[Tensor, Tensor]:
         """Pinned memory for a bucket's scores and embeddings."""
         classes, hidden = network.classes, network.embedding_columns
         return (

@@ -7,7 +7,6 @@ rounding: what architectures compute is said once, in `models/`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
 
 import torch
 from torch import Tensor
@@ -27,81 +26,8 @@ from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.attention import score_hidden, score_rows, share_out
 from gnnserve_worker.gpu.kernels.distinct import share_rows
 from gnnserve_worker.gpu.kernels.gather import gather_rows
-from gnnserve_worker.models.network import Layer, Linear, Network, PerHead, Product
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceProduct:
-    """rows · weight + bias, with or without ReLU: float32 of float32 or bfloat16 factors."""
-
-    weight: Tensor
-    """[inputs, outputs], float32 or bfloat16."""
-    bias: Tensor
-    """float32 [outputs]"""
-    relu: bool
-
-    @property
-    def outputs(self) -> int:
-        return self.weight.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Number type of the rows that it reads."""
-        return self.weight.dtype
-
-    @staticmethod
-    def of(linear: Linear, device: torch.device) -> DeviceProduct:
-        dtype = torch.bfloat16 if linear.compute == "bfloat16" else torch.float32
-        weight = torch.tensor(linear.dense).to(dtype).to(device)
-        return DeviceProduct(weight, torch.tensor(linear.bias, device=device), linear.relu)
-
-    def apply(self, rows: Tensor, out: Tensor) -> None:
-        if rows.dtype == torch.float32:
-            torch.addmm(self.bias, rows, self.weight, out=out)
-        else:
-            _multiply_bfloat16(rows, self.weight, out)
-            out.add_(self.bias)
-        if self.relu:
-            out.relu_()
-
-
-@dataclass(frozen=True, slots=True)
-class DevicePerHead:
-    """`models.network.PerHead`: a product of each head's part of a row."""
-
-    heads: tuple[DeviceProduct, ...]
-
-    @property
-    def outputs(self) -> int:
-        return sum(head.outputs for head in self.heads)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.heads[0].dtype
-
-    def apply(self, rows: Tensor, out: Tensor) -> None:
-        read = rows.split([len(head.weight) for head in self.heads], dim=1)
-        written = out.split([head.outputs for head in self.heads], dim=1)
-        for head, its_rows, its_out in zip(self.heads, read, written, strict=True):
-            head.apply(its_rows, its_out)
-
-
-def _product_on(device: torch.device, product: Product) -> DeviceProduct | DevicePerHead:
-    match product:
-        case Linear():
-            return DeviceProduct.of(product, device)
-        case PerHead():
-            return DevicePerHead(tuple(DeviceProduct.of(head, device) for head in product.heads))
-        case _:
-            assert_never(product)
-
-
-def _multiply_bfloat16(rows: Tensor, weight: Tensor, out: Tensor) -> None:
-    """Sums are float32, and stay so."""
-    if rows.is_cuda:
-        torch.mm(rows, weight, out_dtype=torch.float32, out=out)
-    else:  # which knows no products of two precisions
-        torch.mm(rows.float(), weight.float(), out=out)
+from gnnserve_worker.gpu.products import DevicePerHead, DeviceProduct, product_on
+from gnnserve_worker.models.network import Layer, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +46,7 @@ class DeviceLayer:
             layer.aggregated,
             layer.outputs,
             DeviceAggregation.of(layer.aggregation, device, weights),
-            tuple(_product_on(device, product) for product in layer.products),
+            tuple(product_on(device, product) for product in layer.products),
         )
 
     def room(self, rows: int, scratch: DeviceActivations) -> Tensor:
@@ -150,6 +76,11 @@ class DeviceNetwork:
     def of(network: Network[Layer], device: torch.device, weights: DeviceWeights | None = None) -> DeviceNetwork:
         layers = tuple(DeviceLayer.of(layer, device, weights) for layer in network.layers)
         return DeviceNetwork(layers, network.classes, network.hidden, network.weighs_neighbours)
+
+    @property
+    def reads_own_rows(self) -> bool:
+        """Whether a node's own row is read beside what is read of it as a neighbour."""
+        return True
 
     def share(self, table: DeviceTable, tree: PaddedTree, cache: CacheView | None, room: DistinctRoom) -> DistinctRows:
         """Gather the rows that the first layer reads several times, once."""

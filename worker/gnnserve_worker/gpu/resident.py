@@ -23,7 +23,7 @@ from gnnserve_worker.gpu.buffers import LaneSizes, plan_lane
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.living import WRITING_BYTES, LivingCopies, cut_to_room
 from gnnserve_worker.gpu.memory import Claim, HostMemory, Ledger
-from gnnserve_worker.gpu.network import DeviceNetwork
+from gnnserve_worker.gpu.networks import AnyDeviceNetwork, network_on, weights_bytes
 from gnnserve_worker.gpu.pinned import PinnedArray, UnpinnableError, pin, pin_copy
 from gnnserve_worker.gpu.placement import (
     INDICES,
@@ -37,7 +37,6 @@ from gnnserve_worker.gpu.placement import (
     table_parts,
 )
 from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
-from gnnserve_worker.models.network import Layer, in_layers
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tables.table import Rows
 
@@ -80,7 +79,7 @@ class Resident:
     graph: DeviceGraph
     tables: dict[str, DeviceTable]
     """Tables by variant, without the variants that are left to the CPU."""
-    networks: dict[str, DeviceNetwork]
+    networks: dict[str, AnyDeviceNetwork]
     caches: dict[str, FeatureCache]
     """Caches by variant, of rows that are on the host. Several variants may share one."""
     on_host: frozenset[str]
@@ -154,7 +153,7 @@ def make_resident(loaded: LoadedRevision, accelerator: Accelerator, means: Means
     accelerator.give_back()
     available_bytes = means.available_bytes(accelerator.free_bytes())
     sizes = plan_lane(loaded.variants.values())
-    of_weights = sum(weights_bytes(variant) for variant in loaded.variants.values())
+    of_weights = sum(weights_bytes(variant.network) for variant in loaded.variants.values())
     cut = cut_to_room(loaded)
     required_bytes = _buffer_bytes(loaded, sizes) + of_weights + scales_bytes(cut) + roots_bytes(cut)
     builder = _Builder(cut, loaded, accelerator, means, required_bytes, LANES * sizes.distinct_bytes, available_bytes)
@@ -339,8 +338,7 @@ class _Builder:
             graph=graph,
             tables=tables,
             networks={
-                name: DeviceNetwork.of(in_layers(variant.network), self._accelerator.device, weights)
-                for name, variant in served.items()
+                name: network_on(self._accelerator.device, variant.network, weights) for name, variant in served.items()
             },
             caches={name: self._caches[table] for name, table in names.items() if table in self._caches},
             on_host=frozenset(name for name, table in names.items() if table in placement.on_host),
@@ -406,17 +404,6 @@ class _Builder:
 
     def _names_of(self, variant: LoadedVariant) -> set[str]:
         return {self._name_of(variant.table.rows), self._name_of(variant.table.own)}
-
-
-def weights_bytes(variant: LoadedVariant) -> int:
-    """Bytes of a variant's weights in the layout of `network.py`."""
-    layers: tuple[Layer, ...] = variant.network.layers
-    return sum(
-        product.dense.size * (2 if product.compute == "bfloat16" else 4) + product.bias.nbytes
-        for layer in layers
-        for each in layer.products
-        for product in each.linears
-    ) + sum(layer.aggregation.nbytes for layer in layers)
 
 
 def _buffer_bytes(loaded: LoadedRevision, sizes: LaneSizes) -> int:

@@ -27,7 +27,7 @@ class Change(Protocol):
 
 
 class RowsOf(Protocol):
-    """What makes rows of rows, float32 [rows, columns], in memory of the run."""
+    """Maker of rows of rows, float32 [rows, columns], in memory of the run."""
 
     def __call__(self, rows: np.ndarray, memory: RunMemory) -> np.ndarray: ...  # pragma: no cover
 

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, TypeVar
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import NO_GPU, DeviceError, InputError, RepositoryError
 from gnnserve_api.extras import GPU
+from gnnserve_api.files.device_layers import why_not_on_gpu
 from gnnserve_api.pods.interface import CACHE_VARIABLE, DEVICE_VARIABLE, GPU_MEMORY_VARIABLE
+from gnnserve_api.spec.device_rules import why_not_on_gpu as spec_problem_on_gpu
 from gnnserve_worker.inference.device_stats import DeviceStats
 
 if TYPE_CHECKING:
+    from gnnserve_api.spec.service import GNNServiceSpec
     from gnnserve_worker.inference.living import LivingRevision
     from gnnserve_worker.inference.served import ServedRevision
     from gnnserve_worker.opening.loaded import LoadedRevision
@@ -46,12 +49,17 @@ class DeviceSettings:
 
 
 def require_device(
-    settings: DeviceSettings, environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")
-) -> None:
+    settings: DeviceSettings, spec: GNNServiceSpec, environ: Mapping[str, str] = os.environ,
+    devices: Path = Path("/dev"),
+) -> None:  # fmt: skip
     """Raise the DeviceError that `open_served` would raise, before long work that precedes it."""
-    absent = why_no_gpu(environ, devices) if settings.device is Device.GPU else None
+    if settings.device is not Device.GPU:
+        return
+    absent = why_no_gpu(environ, devices)
     if absent is not None:
         raise _absence(absent)
+    if (problem := spec_problem_on_gpu(spec)) is not None:
+        raise DeviceError(problem, "use spec.worker.device (--device) Auto or CPU")
 
 
 def open_served(
@@ -92,6 +100,7 @@ def _on_gpu(
     from gnnserve_worker.models.network import Layer  # noqa: PLC0415
 
     # Layers by relation have no kernels there.
+    require_listed_layers(loaded)
     layers = [layer for variant in loaded.variants.values() for layer in variant.network.layers]
     if not all(isinstance(layer, Layer) for layer in layers):
         raise DeviceError(
@@ -109,6 +118,20 @@ def _on_gpu(
     )
     _require_unwritten(loaded)
     return on_gpu
+
+
+def require_listed_layers(loaded: LoadedRevision) -> None:
+    """Raise DeviceError where variants are of listed layers that a GPU does not compute. Before memory is planned."""
+    # Imported here, as above.
+    from gnnserve_worker.models.program import ProgramNetwork  # noqa: PLC0415
+
+    for name, variant in loaded.variants.items():
+        if isinstance(variant.network, ProgramNetwork):
+            problem = why_not_on_gpu(variant.network.program, variant.network.schema)
+            if problem:
+                raise DeviceError(
+                    f"it does not compute the layers of {name}: {problem}", "use spec.worker.device (--device) CPU"
+                )
 
 
 def _require_unwritten(loaded: LoadedRevision) -> None:

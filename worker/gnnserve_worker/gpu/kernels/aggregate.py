@@ -30,13 +30,13 @@ def aggregate_hidden(
     shares: Shares | None = None,
 ) -> None:
     """Apply `aggregation` to the hidden states of the neighbours and of the node itself, for each of the first `rows`
-    rows of `tree`. `rows` is one of the tree's `ends`, except the last two.
+    rows of `tree`. `rows` is one of the tree's `ends`, except the last.
 
     `hidden`: float32 [rows of the next depth at least, width]. `out`: float32 or bfloat16 [rows, width], or twice the
     width when stacked, or for attention once per head; padding rows become 0. `shares` as for `gather_rows`.
     """
-    if rows not in tree.ends[:-2]:
-        raise ValueError(f"{rows} rows of a tree whose inner rows end at {list(tree.ends[:-2])}")
+    if rows not in tree.ends[:-1]:
+        raise ValueError(f"{rows} rows of a tree whose inner rows end at {list(tree.ends[:-1])}")
     needed = tree.ends[tree.ends.index(rows) + 1]
     if hidden.dtype != torch.float32 or hidden.dim() != 2 or len(hidden) < needed or not hidden.is_contiguous():
         raise ValueError(

@@ -84,6 +84,34 @@ MOST_REGISTERS: Final[Mapping[str, Mapping[str, tuple[int, int, int]]]] = {
         "aggregate weighted": (128, 128, 128),
         "aggregate weighted of a graph that changes": (128, 128, 128),
     },
+    "_mark_first": {
+        "lists by node": (24, 24, 24),
+    },
+    "_list_first": {
+        "lists by node": (32, 32, 32),
+    },
+    "_take_first": {
+        "lists by node": (48, 48, 48),
+    },
+    "_reduce": {
+        "aggregate Max": (88, 96, 88),
+        "aggregate Min": (88, 96, 88),
+        "aggregate Var": (88, 72, 80),
+        "aggregate Std": (80, 72, 80),
+    },
+    "_score_edge": {
+        "attention of both ends": (56, 48, 56),
+        "attention of keys": (88, 88, 88),
+    },
+    "_share_edge": {
+        "attention of both ends": (152, 152, 160),
+        "attention of keys": (112, 80, 96),
+        "attention added": (168, 168, 152),
+    },
+    "_sum_shared": {
+        "attention of both ends": (160, 160, 160),
+        "attention of keys": (96, 96, 72),
+    },
 }
 """Most registers of a lane by kernel and case, one number for each of the architectures."""
 

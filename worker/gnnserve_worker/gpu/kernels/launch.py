@@ -12,6 +12,8 @@ import torch
 import triton
 from torch import Tensor
 
+from gnnserve_worker.gpu.arrays import MEASURED
+
 INTERPRETED: Final[bool] = triton.knobs.runtime.interpret
 """Whether Triton interprets kernels: its own switch, read when kernels are defined."""
 
@@ -38,8 +40,11 @@ def compile_only() -> Iterator[None]:
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
     """Launch `programs` programs of `kernel` on the current stream, without waiting for them.
 
-    The first launch with other `constants` or other types compiles, which must not happen inside a capture.
+    The first launch with other `constants` or other types compiles, which must not happen inside a capture. Of arrays
+    that are measured alone nothing is launched.
     """
+    if any(isinstance(each, Tensor) and each.device == MEASURED for each in arguments):
+        return
     if INTERPRETED:
         with _one_at_a_time:
             kernel[(programs,)](*arguments, **constants)

@@ -25,7 +25,7 @@ from gnnserve_worker.layers.lists import Normalisation, NormalisedWeights, Relat
 
 
 class WeighLists(Protocol):
-    """What sums over lists are weighed by."""
+    """Weights of sums over lists."""
 
     def __call__(self, lists: RelationLists) -> NormalisedWeights: ...  # pragma: no cover
 
