@@ -100,13 +100,13 @@ MOST_REGISTERS: Final[Mapping[str, Mapping[str, tuple[int, int, int]]]] = {
         "aggregate Std": (80, 72, 80),
     },
     "_score_edge": {
-        "attention of both ends": (56, 48, 56),
+        "attention of both ends": (56, 56, 56),
         "attention of keys": (88, 88, 88),
     },
     "_share_edge": {
-        "attention of both ends": (152, 152, 160),
-        "attention of keys": (112, 80, 96),
-        "attention added": (168, 168, 152),
+        "attention of both ends": (192, 160, 160),
+        "attention of keys": (120, 128, 128),
+        "attention added": (208, 168, 152),
     },
     "_sum_shared": {
         "attention of both ends": (160, 160, 160),
