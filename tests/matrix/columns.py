@@ -7,7 +7,7 @@ all are read, and variants that compute the same network over fewer neighbours, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import save_file
-from tests.matrix.cells import fields_of
 from tests.support.graphs.graphs import npz_arrays, random_splits, write_npz
 from tests.support.graphs.several_types import TypedParts, load_types, typed_source, write_folder
 from tests.support.models.hetero_pyg import HIDDEN, HeteroModel
@@ -68,8 +67,6 @@ class Column:
     asks_pairs: bool = False
     named_types: tuple[str, str] = ("", "")
     """Types of the nodes that are asked about: of the first, and of the second one of pairs. Empty: ids have none."""
-    has_edge_columns: bool = False
-    """Whether edges have features and times, but those that are scored."""
 
     def completed(self, *features: Mapping[str, Any]) -> dict[str, Any]:
         """The spec of the page's manifest that asks for these, with what it leaves to be chosen, and so do variants
@@ -116,20 +113,21 @@ class Column:
     def _id(self, end: int, node: int) -> int | str:
         return f"{self.named_types[end]}/{node}" if self.named_types[end] else node
 
-    def with_payload(self, edges: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-        """Edges as changes and overlays bring them, with the features and times that they have in the column's files;
-        those of a new node are like the first one's."""
-        if not self.has_edge_columns:
+    def with_payload(self, edges: Sequence[Sequence[Any]], having: Collection[str]) -> dict[str, list[Any]]:
+        """Edges as changes and overlays bring them, with the features and times that they have in the column's files.
+        `having`: relations whose edges have some in the revision that is asked, "" in a graph of one type. Edges of a
+        new node are like those of the first one."""
+        if not having:
             return {"edges": [*edges]}
         rows: list[Any] = []
         times: list[Any] = []
         for edge in edges:
-            is_scored = len(edge) == 3 and edge[1] == self.scored
+            has_some = (edge[1] if len(edge) == 3 else "") in having
             kinds = {str(end).rpartition("/")[0] for end in (edge[0], edge[-1])}
             ends = np.array([self._stored(end) for end in (edge[0], edge[-1])])
             given = _edge_columns(*ends[:, None], is_both_ways=len(kinds) == 1)
-            rows.append(None if is_scored else given["edge_attr"][0].tolist())
-            times.append(None if is_scored else given["edge_time"][0].tolist())
+            rows.append(given["edge_attr"][0].tolist() if has_some else None)
+            times.append(given["edge_time"][0].tolist() if has_some else None)
         return {"edges": [*edges], "edgeFeatures": rows, "edgeTimes": times}
 
     def _stored(self, id_: int | str) -> int:
@@ -318,13 +316,8 @@ _FILES: Mapping[str, tuple[Callable[[Path], object], Mapping[str, Any], tuple[st
 }
 """Files, fields and types of each column. One that the page gets is described here, too."""
 
-
-def _has_edge_columns(parts: Mapping[str, Any]) -> bool:
-    return any(path.endswith("edgeColumns") for path, _ in fields_of(parts))
-
-
 COLUMNS_OF_PAGE: Mapping[str, Column] = {
-    setup.name: Column(setup, write, parts, "task" in setup.spec, types, _has_edge_columns(parts))
+    setup.name: Column(setup, write, parts, "task" in setup.spec, types)
     for setup in SETUPS
     for write, parts, types in [_FILES[setup.name]]
 }

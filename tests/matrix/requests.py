@@ -61,7 +61,7 @@ async def _influences(scene: Scene, client: Client, _: Opened) -> httpx.Response
 
 
 async def _new_node(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
-    edges = scene.column.with_payload(opened.edges_like(scene.column))
+    edges = opened.with_payload(scene.column, opened.edges_like(scene.column))
     overlay = {"nodes": [opened.new_node(scene.column)], **edges}
     return await client.http.post("/v1/predict", json=scene.body(scene.column.new, overlay=overlay))
 
@@ -82,10 +82,10 @@ def _brought(scene: Scene, opened: Opened) -> tuple[np.ndarray, Overlay | TypedO
 
     if not column.named_types[0]:
         numbered = [[number(end) for end in edge] for edge in edges]
-        return asked, Overlay(features=rows, edges=numbered, **_payload(column, edges))
+        return asked, Overlay(features=rows, edges=numbered, **_payload(opened, column, edges))
     related = _by_relation(edges)
     ends = {key: [(number(source), number(target)) for source, _, target in of_it] for key, of_it in related.items()}
-    payload = {key: _payload(column, of_it) for key, of_it in related.items()}
+    payload = {key: _payload(opened, column, of_it) for key, of_it in related.items()}
     by_argument = {
         name: {key: given[name] for key, given in payload.items() if name in given}
         for name in ("edge_features", "edge_times")
@@ -101,9 +101,9 @@ def _by_relation(edges: Sequence[Sequence[Any]]) -> dict[tuple[str, str, str], l
     return found
 
 
-def _payload(column: Column, edges: Sequence[Sequence[Any]]) -> dict[str, Any]:
+def _payload(opened: Opened, column: Column, edges: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """What edges of a relation have beside their ends, as the client calls it."""
-    given = column.with_payload(edges)
+    given = opened.with_payload(column, edges)
     called = {"edge_features": "edgeFeatures", "edge_times": "edgeTimes"}
     return {name: given[field] for name, field in called.items() if field in given and None not in given[field]}
 
@@ -146,7 +146,7 @@ async def _new_node_in_tensors(scene: Scene, client: Client, opened: Opened) -> 
         brought["edges.relations"] = [edge[1] for edge in edges]
         of_all = {f".{'.'.join(key)}": of_it for key, of_it in _by_relation(edges).items()}
     for suffix, of_it in of_all.items():
-        for name, rows in _payload(column, of_it).items():
+        for name, rows in _payload(opened, column, of_it).items():
             brought[f"{name.replace('_', 's.')}{suffix}"] = rows
     return await _tensors(scene, client, opened, column.new, **brought)
 
@@ -164,7 +164,7 @@ async def _recommended_for_new(scene: Scene, client: Client, opened: Opened) -> 
     edges = opened.edges_like(scene.column)
     if opened.served.task.recommending.folder is not None:  # embeddings are made of what links join
         edges = [edge for edge in edges if edge[1] == scene.column.scored]
-    overlay = {"nodes": [opened.new_node(scene.column)], **scene.column.with_payload(edges)}
+    overlay = {"nodes": [opened.new_node(scene.column)], **opened.with_payload(scene.column, edges)}
     return await _recommended(scene, client, node=scene.column.new, overlay=overlay)
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 from safetensors.numpy import load_file
 from tests.matrix.cells import Cell, fields_of
 from tests.matrix.columns import MOST_NEIGHBOURS, Column
@@ -103,6 +104,16 @@ class Opened:
         """One with the features of the first one. `new`: its id; None: the column's."""
         id_ = column.new if new is None else new
         return {"id": id_, **({"features": column.features_of_first} if self.has_features else {})}
+
+    @property
+    def with_edge_columns(self) -> set[str]:
+        """Names of relations whose edges have features and times: links that are scored have some where nothing is
+        learnt of them."""
+        return {one.name for one in self.loaded.graph.schema.relations if one.payload is not UNSET}
+
+    def with_payload(self, column: Column, edges: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+        """See `Column.with_payload`."""
+        return column.with_payload(edges, self.with_edge_columns)
 
     def edges_like(self, column: Column, new: int | str | None = None) -> list[list[Any]]:
         """Edges of the new node, or of that one, which make it the first one's like, from the lists as they are now."""
@@ -308,7 +319,7 @@ async def ask_about_new(scene: Scene, client: Client, opened: Opened) -> None:
     (LightGCN) is made anew then, as the new one's is."""
     column, edges = scene.column, opened.edges_like(scene.column)
     more = [_joined(opened, node, column.between) for node in (column.first, column.new)]
-    overlay = {"nodes": [opened.new_node(column)], **column.with_payload(edges + more)}
+    overlay = {"nodes": [opened.new_node(column)], **opened.with_payload(column, edges + more)}
     for name in opened.taking(overlay=True):
         stored, new = await scores_of(
             client, scene.body(column.first, column.new, variant=name, seed=1, overlay=overlay)
@@ -335,7 +346,7 @@ async def ask_after_changes(scene: Scene, client: Client, opened: Opened) -> Non
     """A new node with the edges of a stored one, and an edge more of either."""
     column, edges = scene.column, opened.edges_like(scene.column)
     more = [_joined(opened, node, column.between) for node in (column.first, column.new)]
-    scene.change(opened, {"nodes": [opened.new_node(column)], **column.with_payload(edges + more)})
+    scene.change(opened, {"nodes": [opened.new_node(column)], **opened.with_payload(column, edges + more)})
     assert opened.living is not None
     _refresh(opened.living)
     asked = scene.body(column.first, column.new, seed=1, minOffset=opened.living.offset)
@@ -349,7 +360,7 @@ async def ask_while_stale(scene: Scene, client: Client, opened: Opened) -> None:
     """One more edge, which leaves rows stale: all variants answer with some of them and without."""
     column, living = scene.column, opened.living
     assert living is not None and living.refreshing.budget is not None
-    scene.change(opened, column.with_payload([_joined(opened, column.first, column.between)]))
+    scene.change(opened, opened.with_payload(column, [_joined(opened, column.first, column.between)]))
     asked = scene.body(column.first, seed=1, minOffset=living.offset)
     for name in opened.answering:
         assert np.isfinite(await scores_of(client, {**asked, "variant": name})).all(), name
@@ -380,7 +391,7 @@ async def ask_beside_rebuilt(scene: Scene, client: Client, opened: Opened) -> No
     column, living, updates = scene.column, opened.living, scene.updates
     assert living is not None and updates is not None
     changes: dict[str, Any] = {"removedEdges": [_joined(opened, column.first, column.between)]}
-    if column.has_edge_columns:
+    if opened.with_edge_columns:
         # The last one, which is not of the links that are scored.
         given = opened.edges_like(column, column.first)[-1:]
         changes |= {"edges": given, "edgeFeatures": [[2.0, -1.0]], "edgeTimes": [1]}
@@ -408,7 +419,7 @@ async def _answers_of(scene: Scene, client: Client, opened: Opened) -> dict[str,
     """Scores of nodes of the graph, one of which changes brought, and of one that a request brings, by each variant
     that draws no neighbours."""
     column = scene.column
-    edges = column.with_payload(opened.edges_like(column, column.newer))
+    edges = opened.with_payload(column, opened.edges_like(column, column.newer))
     brought = {"nodes": [opened.new_node(column, column.newer)], **edges}
     asked = scene.body(column.first, column.new, seed=1)
     of_request = scene.body(column.newer, seed=1, overlay=brought)
