@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from msgspec import UNSET
 from safetensors.numpy import load_file
 from tests.support.changes.living import FEATURES, PlainGraph, write_and_apply
 from tests.support.graphs.graphs import service_of, write_npz
-from tests.support.programs.program_types_generated import GrownGraph
 
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.repository import RevisionManifest
@@ -30,6 +29,9 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.layers.shapes import columns_of
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+
+if TYPE_CHECKING:  # a machine with a GPU has none of the packages of programs
+    from tests.support.programs.program_types_generated import GrownGraph
 
 CLASSES, ROOM_BYTES = 3, 1 << 24
 UPDATES, UID = {"log": {"sqlite": {}}}, "f7b4c2a0-0000-4000-8000-000000000048"

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
-from tests.support.graphs.tables import write_table
 
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.heterogeneous import HeterogeneousSource
@@ -121,6 +120,9 @@ def write_tables(folder: Path, parts: TypedParts, suffix: str = ".csv", ids: Map
     def names(kind: str, positions: np.ndarray) -> list[Any]:
         found: list[Any] = positions.tolist()
         return [f"{begins[kind]}{one}" for one in found] if kind in begins else found
+
+    # Imported here: a machine with a GPU has no pyarrow, and writes no tables.
+    from tests.support.graphs.tables import write_table
 
     nodes, edges = [], []
     for kind, arrays in parts.nodes.items():

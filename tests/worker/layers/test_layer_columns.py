@@ -75,7 +75,7 @@ def test_fitted_weights_give_the_scores_of_all_columns_where_these_are_told_by_t
     graph = told_by_half(case.graph, draw)
     columns, data = read_by(case.layers, graph), learnt_from(graph)
     model = Model.model_validate({"training": {"scope": "Transductive"}})
-    ranking = columns.rank(Pruning(method=method), case.tensors, data, model, 0)
+    ranking = columns.ranking(Pruning(method=method), case.tensors, data, model, 0)
     assert [sorted(own) for own in ranking.by_type] == [list(range(count)) for count in graph.columns]
     kept = ranking.first_by_type(2)
     tensors = columns.fitted(case.tensors, kept, data, model)

@@ -127,6 +127,16 @@ def test_beside_changes_the_best_variant_that_answers_is_the_best_that_follows(t
     assert bool(loaded.changes.layers) == any(point_of(one).rows is RowAxis.HIDDEN for one in answering)
 
 
+def test_a_further_network_of_links_over_types_makes_no_rows_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of what the last layer gives are there, whatever is trained after them."""
+    monkeypatch.setattr(search, "promises", lambda *_: (Promise("x2", 0.3), Promise("mlp0", 0.2)))
+    links = {"links": {"dimensions": 2, "relation": "buys"}}
+    _, names = searched(tmp_path, searching(typed(tmp_path, task=links)))
+    assert {"stored2", "x2", "mlp0"} <= names
+
+
 def test_links_are_searched_by_the_metric_of_the_task(tmp_path: Path) -> None:
     checkpoint = {"checkpoint": {"uri": Sage().save(tmp_path / "weights.safetensors")}, "fanouts": [4, 4]}
     wanted = searching(service(tmp_path, checkpoint), metric="MRR", budget={"seconds": 1})

@@ -137,8 +137,8 @@ def _plans_of_model(
 ) -> list[FamilyPlan]:  # fmt: skip
     of_model, last = _NetworkPlanner(spec, model, subject, states, ends), len(model.layers)
     points = {layer: _point_of(layer, last, spec) for layer in sorted(spec.variants.stored)}
-    # Beside links of types embeddings are found by an index, and read as they are.
-    points |= {last: points.get(last, _STORED_GRAPH)} if ends else {}
+    # Beside links of types embeddings are found by an index, and read as they are. A search lists all layers, once.
+    points |= {last: points.get(last, _STORED_GRAPH)} if ends and not spec.variants.is_searched else {}
     projected = [of_model.projected(PROJECTED)] if spec.variants.projection is ProjectionMode.AUTO else []
     plans = [*projected, of_model.stored(points)]
     for one in spec.variants.canonical().channels:
