@@ -87,7 +87,7 @@ class HiddenNodes:
         ends = np.stack((edges.sources[is_own], edges.targets[is_own]), axis=1)
         degrees = np.bincount(ends[:, 1], minlength=edges.nodes)
         self.nodes = scene.asked[degrees[scene.asked] > 0]
-        """Those that have edges to nodes of the graph, int64."""
+        """Hidden nodes that have edges to nodes of the graph, int64."""
         self.mean_edges = float(degrees[self.nodes].mean())
         brought = BroughtEdges(np.zeros(len(ends), np.int64), ends)
         self._brought = {node: played.brought(brought, np.array([node])) for node in self.nodes.tolist()}

@@ -16,13 +16,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -41,6 +43,7 @@ from benchmarks.staleness.rules import (
     ORACLE,
     SHARES,
     Differences,
+    Scene,
     common_edges,
     differences,
     scenes,
@@ -53,6 +56,7 @@ from gnnserve_api.limits import RefreshBudget
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.staleness.loss import Sensitivity
 
 GRAPHS = ("amazon_photo", "amazon_computers", "coauthor_cs", "facebook_pages", "acm")
@@ -102,6 +106,20 @@ def run_graph(name: str, run: Run) -> dict[str, Any] | None:
     return {"differences": [asdict(one) for one in found], "overlays": [asdict(one) for one in brought]}
 
 
+_MOST_EDGES, _NEW_NODES = -2, -1
+"""Places among `scenes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    repository: Repository
+    revision: str
+    edges: Edges
+    scene: Scene
+    labels: np.ndarray
+    """int64 [nodes]"""
+
+
 def _source(name: str) -> GraphSource:
     if name in SOURCES:
         given: dict[str, Any] = {"typed": {"npz": {"uri": (SHARED / name).resolve().as_uri()}, **SOURCES[name]}}
@@ -110,30 +128,32 @@ def _source(name: str) -> GraphSource:
     return GraphSource.model_validate(given)
 
 
-def run_costs(run: Run) -> dict[str, Any]:
-    effort, stream = (QUICK_COSTS, QUICK_STREAM) if run.quick else (FULL_COSTS, FULL_STREAM)
+@contextmanager
+def _published(run: Run, scene: int) -> Iterator[_Published]:
+    """The revision of the graph before what a scene (its place among `scenes`) brings, with a network trained on it."""
     os.environ[BUDGET_VARIABLE] = _PROFILE_S
     with tempfile.TemporaryDirectory(prefix="gnnserve-staleness-") as folder:
         data = load_source(_source(COSTS_OF), Path(folder))
         subject, edges = Subject.of(data), Edges.of(data)
-        *_, scene, _ = scenes(edges, subject, data.splits.test)
-        network = train(subject, edges.where(scene.is_old), "mean", 3, QUICK_EPOCHS if run.quick else EPOCHS)
-        repository, revision = publish_stored(data, subject, edges, network, scene, Path(folder))
-        costs = measure_costs(COSTS_OF, repository, revision, edges, scene, effort)
-        kept = measure_stream(COSTS_OF, repository, revision, edges, scene, subject.labels.numpy(), stream)
+        brought = [*scenes(edges, subject, data.splits.test)][scene]
+        network = train(subject, edges.where(brought.is_old), "mean", 3, QUICK_EPOCHS if run.quick else EPOCHS)
+        repository, revision = publish_stored(data, subject, edges, network, brought, Path(folder))
+        yield _Published(repository, revision, edges, brought, subject.labels.numpy())
+
+
+def run_costs(run: Run) -> dict[str, Any]:
+    effort, stream = (QUICK_COSTS, QUICK_STREAM) if run.quick else (FULL_COSTS, FULL_STREAM)
+    with _published(run, _MOST_EDGES) as one:
+        costs = measure_costs(COSTS_OF, one.repository, one.revision, one.edges, one.scene, effort)
+        kept = measure_stream(COSTS_OF, one.repository, one.revision, one.edges, one.scene, one.labels, stream)
         return {"costs": [asdict(costs)], "streams": [asdict(kept)]}
 
 
 def run_requests(run: Run) -> dict[str, Any]:
-    os.environ[BUDGET_VARIABLE] = _PROFILE_S
-    with tempfile.TemporaryDirectory(prefix="gnnserve-staleness-") as folder:
-        data = load_source(_source(COSTS_OF), Path(folder))
-        subject, edges = Subject.of(data), Edges.of(data)
-        *_, new = scenes(edges, subject, data.splits.test)
-        network = train(subject, edges.where(new.is_old), "mean", 3, QUICK_EPOCHS if run.quick else EPOCHS)
-        repository, revision = publish_stored(data, subject, edges, network, new, Path(folder))
-        labels, effort = subject.labels.numpy(), QUICK_COSTS if run.quick else FULL_COSTS
-        return {"requests": [asdict(measure_requests(COSTS_OF, repository, revision, edges, new, labels, effort))]}
+    effort = QUICK_COSTS if run.quick else FULL_COSTS
+    with _published(run, _NEW_NODES) as one:
+        costs = measure_requests(COSTS_OF, one.repository, one.revision, one.edges, one.scene, one.labels, effort)
+        return {"requests": [asdict(costs)]}
 
 
 def run_changes(run: Run) -> dict[str, Any]:

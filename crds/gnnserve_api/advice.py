@@ -40,7 +40,7 @@ def advice_on_changes(manifest: RevisionManifest, spec: GNNServiceSpec) -> Itera
 
 
 def says_standing(names: Sequence[str], *, is_searched: bool) -> str | None:
-    """What variants that are made and never chosen mean for a spec that gives `updates`; None: there are none."""
+    """Sentence on variants that are made and never chosen, where a spec gives `updates`; None: there are none."""
     if not names:
         return None
     why = (

@@ -134,8 +134,8 @@ class SlidingMean:
 
     @property
     def windows(self) -> tuple[WindowMean, ...]:
-        """What came since each start in the window, the longest first. All of their intervals hold together. Streams
-        of one length that were added to together have as many, of the same values."""
+        """Means of what came since each start in the window, the longest first. All of their intervals hold together.
+        Streams of one length that were added to together have as many, of the same values."""
         if self._windows is None:
             self._windows = tuple(
                 WindowMean(start.total / max(1, start.count), start.count, self._of(start)) for start in self._starts

@@ -35,10 +35,10 @@ def count_both_ways(batch: ChangeBatch, relations: Set[str]) -> int:
     if width > _ENDS:
         names = batch.ids.listed()[first + 1 : first + width * counts.edges : width]
         edges = edges[np.array([name in relations for name in names], bool)]
-        named = edges[:, 1]
-    ends = edges[:, [0, -1]]
-    # By relation and both ends, whichever stands first.
-    pairs, which = np.unique(np.column_stack([named, np.sort(ends, axis=1)]), axis=0, return_inverse=True)
-    ways = (ends[:, 0] < ends[:, 1], ends[:, 0] > ends[:, 1])
-    forth, back = (np.bincount(which.ravel()[way], minlength=len(pairs)) for way in ways)
+        named = np.unique(edges[:, 1], return_inverse=True)[1]
+    source, target = edges[:, 0], edges[:, -1]
+    # By relation and both ends, whichever stands first, as one number: codes are below the number of ids.
+    low, high, size = np.minimum(source, target), np.maximum(source, target), len(batch.ids)
+    pairs, which = np.unique((named * size + low) * size + high, return_inverse=True)
+    forth, back = (np.bincount(which[way], minlength=len(pairs)) for way in (source < target, source > target))
     return int(np.minimum(forth, back).sum())
