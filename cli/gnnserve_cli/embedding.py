@@ -42,7 +42,7 @@ def publish_visibly(
     # Imported here: most services have no embeddings.
     from gnnserve_worker.generation.embeddings.postgres import PostgresSink  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.publishing import publish_embeddings  # noqa: PLC0415
-    from gnnserve_worker.generation.source_types import source_types  # noqa: PLC0415
+    from gnnserve_worker.generation.source_types import types_with_columns  # noqa: PLC0415
 
     named = [sink.postgres for sink in wanted.sinks if sink.postgres is not None]
     sinks = {
@@ -61,7 +61,7 @@ def publish_visibly(
         made = publish_embeddings(
             stored, f"{metadata.namespace}/{metadata.name}", published.revision, wanted.variant, sinks,
             f"gnnserve {importlib.metadata.version('gnnserve')}", listener, wants_index=wanted.index,
-            types_of=lambda manifest: source_types(service, stored, manifest, listener),
+            types_of=lambda manifest: types_with_columns(service, stored, manifest, listener),
         )  # fmt: skip
     for index in made.indexes:
         _say(f"note: {index_words(index)}")

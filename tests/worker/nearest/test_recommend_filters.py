@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from tests.support.changes.compacted_relations import Service
+from tests.support.changes.living_links import typed_batch
 from tests.support.generation.recommended_links import of_users, service_of
 from tests.support.graphs.graphs import network_manifest
 from tests.support.serving.following_index import followed
@@ -23,7 +25,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_worker.generation.embeddings import index as building
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.source_types import source_types
+from gnnserve_worker.generation.source_types import source_types, types_with_columns
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.change_ids import IntegerIds
 from gnnserve_worker.graph.store import FeatureColumn, NodeType
@@ -361,3 +363,27 @@ def test_columns_of_a_type_are_read_from_the_source_also_where_the_model_reads_n
     wanted = {f"user/{place}" for place in np.flatnonzero(kind.features[:, 1] > 0)}
     assert {item["id"] for item in users.json()["items"]} == wanted
     assert '"9" is no feature of nodes of type item' in items.json()["error"]["message"]
+
+
+def test_nodes_of_a_model_that_reads_no_features_keep_their_columns_through_compaction(tmp_path: Path) -> None:
+    """Twice, the second time from a graph that has numbered nodes anew."""
+    service = Service(tmp_path, service_of(of_users(tmp_path)))
+    (kind,) = [
+        one for one in source_types(service.service, service.repository, service.manifest, silent) if one.name == "user"
+    ]
+    assert isinstance(kind.features, np.ndarray)
+    passing = [f"user/{place}" for place in np.flatnonzero(kind.features[:, 1] > 0)]
+    for left, came in ((passing[0], "user/900"), (passing[2], "user/901")):
+        passing.remove(left)
+        service.write(service.opened(), [typed_batch([came], [(came, "buys", "item/3")], [], [left])])
+        service.compact()
+        publish_embeddings(
+            service.repository, "default/shop", service.manifest.revision, None, {}, "a test", silent,
+            types_of=lambda made: types_with_columns(service.service, service.repository, made, silent),
+        )  # fmt: skip
+        loaded = load_revision(service.repository, service.manifest.revision)
+        body = {"node": "item/3", "count": 1000, "exclude": "nothing"}
+        every, filtered = ask(served_revision(loaded), body, {**body, "filter": {"1": {"above": 0}}})
+        assert came in {item["id"] for item in every.json()["items"]}
+        assert filtered.status_code == 200, filtered.text
+        assert {item["id"] for item in filtered.json()["items"]} == {*passing}

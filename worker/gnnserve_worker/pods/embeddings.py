@@ -63,7 +63,7 @@ def _publish(environ: Mapping[str, str], secrets: Path) -> PublishedEmbeddings:
     from gnnserve_api.manifest import parse_manifest  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.postgres import PostgresSink  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.publishing import publish_embeddings  # noqa: PLC0415
-    from gnnserve_worker.generation.source_types import source_types  # noqa: PLC0415
+    from gnnserve_worker.generation.source_types import types_with_columns  # noqa: PLC0415
     from gnnserve_worker.progress import LineListener  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ def _publish(environ: Mapping[str, str], secrets: Path) -> PublishedEmbeddings:
     return publish_embeddings(
         repository, f"{metadata.namespace}/{metadata.name}", required(environ, EMBEDDED_REVISION_VARIABLE),
         wanted.variant, sinks, f"gnnserve {version('gnnserve')}", listener, wants_index=wanted.index,
-        types_of=None if made_by is None else lambda manifest: source_types(made_by, repository, manifest, listener),
+        types_of=None if made_by is None else lambda made: types_with_columns(made_by, repository, made, listener),
     )  # fmt: skip
 
 

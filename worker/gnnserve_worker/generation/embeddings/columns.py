@@ -17,7 +17,7 @@ from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.repository import files
 
 TypesOf = Callable[[RevisionManifest], Sequence[NodeType]]
-"""Gives the types of a revision's nodes, as `source_types`."""
+"""Gives the types of a revision's nodes, as `types_with_columns`."""
 
 
 def keep_columns(

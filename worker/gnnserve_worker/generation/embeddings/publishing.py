@@ -98,7 +98,7 @@ def publish_embeddings(
     types_of: TypesOf | None = None,
 ) -> PublishedEmbeddings:
     """Make the index and fill the sinks, by their names. `service`: namespace and name. `named`: the variant; None: the
-    most accurate one with embeddings. `types_of`: as `source_types` of the service; None: no columns are kept for
+    most accurate one with embeddings. `types_of`: as `types_with_columns` of the service; None: no columns are kept for
     filters. A sink that fails keeps no other from being filled."""
     layout = paths.ServicePaths(repository.folder)
     loaded = load_revision(repository, revision, build=build_exact)
