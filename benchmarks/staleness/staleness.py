@@ -279,7 +279,9 @@ def _requests_of(found: Any, seeds: int) -> dict[tuple[str, float | None], Reque
 def _requests_beside_none(found: Any) -> Worded:
     by_way = _requests_of(found, 1)
     none, some, all_made = (by_way[STORED, share] for share in (SHARES[0], SHARES[AT], SHARES[-1]))
-    ratio = some.differing / none.differing if none.differing else 0.0
+    if not none.differing:
+        return Worded(False, "nothing to judge: with none made anew every answer is the exact one's")
+    ratio = some.differing / none.differing
     right = f"right {none.right:.1f}, {some.right:.1f} and with all rows {all_made.right:.1f} %"
     words = f"{ratio:.2f} ({none.differing:.2f} % to {some.differing:.2f} %; {right})"
     return Worded(ratio <= WANTED_OF_NONE, words)
