@@ -325,7 +325,10 @@ def _problems_of_payload(each: ProgramInput, schema: GraphSchema) -> list[str]:
     read = "times" if each.role is InputRole.EDGE_TIMES else "features"
     key = " ".join((each.relation.source, each.relation.name, each.relation.target))
     edges = schema.names.edges_of(key)
-    return [f"{each.name} is {read} of {edges}, which have none; let the source read them, as docs/data.md says"]
+    return [
+        f"{each.name} is {read} of {edges}, which have none; let the source read them, as docs/data.md says, unless "
+        "these are the links that are scored, whose columns nothing reads"
+    ]
 
 
 def _keys_of(schema: GraphSchema) -> dict[RelationKey, str]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.repository import NodeIdKind, RevisionManifest
+from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.sources.load import source_digest
@@ -32,13 +33,13 @@ def source_types(
 def types_with_columns(
     service: GNNService, repository: Repository, base: RevisionManifest, progress: ProgressListener
 ) -> Sequence[NodeType]:
-    """`source_types`; where a graph that a log of changes is part of keeps no features of a type, since the model reads
-    none, with those that the source has of its nodes. Raises InputError as it does."""
+    """`source_types`; where a graph that a log of changes is part of keeps none, since the model reads none, with
+    those that the source has of its nodes. Raises InputError as it does."""
     types, made_of = source_types(service, repository, base, progress), repository.made_of(base)
-    if made_of is None or all(kind.features is not None for kind in types):
+    if made_of is None or not keeps_types_of_rows(service.spec):
         return types
     sources = {one.name: one for one in _read_source(service, repository, base, made_of.source, progress)}
-    return [kind if kind.features is not None else _with_columns(kind, sources[kind.name]) for kind in types]
+    return [_with_columns(kind, sources[kind.name]) for kind in types]
 
 
 def _with_columns(kept: NodeType, source: NodeType) -> NodeType:

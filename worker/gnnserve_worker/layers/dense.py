@@ -256,7 +256,7 @@ _RELU, _LEAKY_RELU, _ELU, _SELU, _GELU, _SILU, _TANH = (
 _SELU_ALPHA, _SELU_SCALE = np.float32(1.6732632423543772), np.float32(1.0507009873554805)
 _ROOT_HALF = np.float32(math.sqrt(0.5))
 _NEAR = np.float32(-0.5)
-_LEAST_LENGTH = np.float32(1e-12)
+LEAST_LENGTH = np.float32(1e-12)
 """torch's, below which lengths count as that."""
 
 
@@ -289,7 +289,7 @@ def unit_rows(rows: np.ndarray) -> None:
         total = 0.0
         for column in range(len(line)):
             total += line[column] * line[column]
-        length = max(np.float32(np.sqrt(total)), _LEAST_LENGTH)
+        length = max(np.float32(np.sqrt(total)), LEAST_LENGTH)
         for column in range(len(line)):
             line[column] /= length
 
@@ -302,7 +302,7 @@ def _unit_sums(rows: np.ndarray) -> None:
         total = 0.0
         for column in range(len(line)):
             total += abs(line[column])
-        length = max(np.float32(total), _LEAST_LENGTH)
+        length = max(np.float32(total), LEAST_LENGTH)
         for column in range(len(line)):
             line[column] /= length
 

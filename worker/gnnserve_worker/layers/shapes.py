@@ -379,10 +379,11 @@ def _problems_of_convolution(
     known = () if relation.payload is UNSET else relation.payload.columns
     for name in conv.columns:
         if name not in known:
-            there = f"they have {', '.join(known)}" if known else "they have none; let the source read them"
+            there = f"they have {', '.join(known)}" if known else f"they have none; {_LET_IT_READ}"
             yield f"{schema.names.edges_of(relation.key)} have no column {name!r}: {there}"
 
 
+_LET_IT_READ = "let the source read them, unless these are the links that are scored, whose columns nothing reads"
 _ROWS_COME_FROM = "they are features, or written by the layer before"
 _REMEDY_WITHOUT_FEATURES = (
     "; give such nodes features in the source (a column of ones, or embeddings), or let relations of the layer leave "

@@ -302,7 +302,7 @@ def _product_scores(
 
 
 @inlined
-def _soften(scores: np.ndarray, begin: int, end: int, head: int, itself: Any) -> Any:
+def soften(scores: np.ndarray, begin: int, end: int, head: int, itself: Any) -> Any:
     """Make weights of the scores of a list, which add up to 1 with what is returned, that of the node itself.
     `itself`: its score; -inf: it is not read."""
     largest = itself
@@ -335,7 +335,7 @@ def sum_attended(
         for head in range(heads):
             itself = np.float32(0.0)
             if not are_weights:
-                itself = _soften(scores, begin, end, head, own[target, head] if len(own) > 0 else np.float32(-np.inf))
+                itself = soften(scores, begin, end, head, own[target, head] if len(own) > 0 else np.float32(-np.inf))
             line = out[target, head * columns : (head + 1) * columns]
             for column in range(columns):
                 line[column] = itself * rows[target, head * step + column] if len(own) > 0 else np.float32(0.0)
@@ -363,7 +363,7 @@ def _sum_with_edges(
         out[target] = 0.0
         for head in range(heads):
             if not are_weights:
-                _soften(scores, begin, end, head, np.float32(-np.inf))
+                soften(scores, begin, end, head, np.float32(-np.inf))
                 if end > begin:
                     out[target, (head + 1) * each - 1] = 1.0
         for edge in range(begin, end):
