@@ -152,7 +152,7 @@ def assert_it_follows(scene: Scene, plain: PlainGraph) -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("model", ONE_TYPE.values(), ids=ONE_TYPE)
+@pytest.mark.parametrize("model", [*ONE_TYPE.values(), BOTH_WAYS], ids=[*ONE_TYPE, "both ways"])
 def test_stored_layers_may_be_stale_within_a_budget(tmp_path: Path, model: dict[str, Any]) -> None:
     plain = PlainGraph(NODES, 5, RULES[0])
     all_rows = RefreshBudget(rows=1_000_000, microseconds=10**9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.support.changes.living import ROOM_BYTES
+from tests.support.changes.living_types import CLOSE, batch_of, numbers_of, served_by
 from tests.support.generation.given_links import Sage, service
 from tests.support.generation.steps import HeardSteps
 from tests.support.graphs.graphs import npz_arrays, service_of, write_npz
@@ -21,19 +24,31 @@ from tests.support.programs.program_links import GRAPH
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.families import CHANGED_GRAPH, RowAxis, point_of
+from gnnserve_api.files.profile import VariantProfile
 from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.files.search import SearchedVariant
+from gnnserve_api.limits import RefreshBudget
 from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.search import search
 from gnnserve_worker.generation.search.latency_model import Degrees
 from gnnserve_worker.generation.search.training import Promise
+from gnnserve_worker.graph.change_batch import BatchEffect
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 STORAGES = ("", "-float16", "-bfloat16", "-int8")
+CHANGES: dict[str, Any] = {
+    "nodes": [{"id": "user/900", "features": [1, 2, 3, 4]}],
+    "overrides": [{"id": "item/3", "features": [1, 2, 3]}],
+    "edges": [["user/900", "buys", "item/3"], ["user/900", "knows", "user/4"], ["user/4", "buys", "item/7"]],
+    "removedNodes": ["item/9"],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +140,49 @@ def test_beside_changes_the_best_variant_that_answers_is_the_best_that_follows(t
     loaded = load_revision(repository, published.revision, ROOM_BYTES)
     assert loaded.changes is not None
     assert bool(loaded.changes.layers) == any(point_of(one).rows is RowAxis.HIDDEN for one in answering)
+
+
+def keeping(names: set[str], variants: Sequence[VariantProfile], *_: object) -> tuple[SearchedVariant, ...]:
+    """Verdicts that keep these, however fast they are here."""
+    said = (SearchedVariant(one.name, one.name in names, "as the test says") for one in variants)
+    return tuple(sorted(said, key=lambda one: not one.is_kept))
+
+
+@pytest.mark.parametrize("deepest", ["stored2", "stored1"])
+def test_within_a_budget_what_a_search_keeps_answers_as_if_it_were_kept_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deepest: str
+) -> None:
+    """Rows of perceptrons over hops wait beside those of the first layer. Where no layer behind it is kept, none is
+    stale."""
+    keeps = {"projected", "stored1", "stored1-f2", deepest, f"{deepest}-int8", "mlp1", "mlp2", "mlp2-int8"}
+    monkeypatch.setattr(search, "promises", lambda *_: (Promise("mlp2", 0.3), Promise("mlp1", 0.2)))
+    monkeypatch.setattr(search, "select", partial(keeping, keeps))
+    updates = {"log": {"sqlite": {}}, "refresh": {"rows": 1_000_000, "microseconds": 1_000_000}}
+    wanted = typed(tmp_path, updates=updates, variants={"search": "Auto", "storedFollowChanges": True})
+    published, _ = searched(tmp_path, wanted)
+    assert {one.name for one in published.variants} == keeps
+    assert wanted.spec.updates is not None
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+    for name in sorted(keeps):  # each of rows that no other variant has made right
+        exact, within_budget = (
+            changed(load_revision(repository, published.revision, ROOM_BYTES), budget)
+            for budget in (None, wanted.spec.updates.refresh_budget)
+        )
+        assert not exact.refreshing.is_any_stale
+        assert within_budget.refreshing.is_any_stale == (deepest == "stored2")
+        expected, found = (
+            served.compute.infer(name, numbers_of(served, [*range(30), 900]), 0).scores
+            for served in map(served_by, (exact, within_budget))
+        )
+        close = 0.05 * float(np.abs(expected).max()) if name.endswith("int8") else CLOSE
+        np.testing.assert_allclose(found, expected, atol=close, rtol=close, err_msg=name)
+
+
+def changed(loaded: LoadedRevision, budget: RefreshBudget | None) -> LivingRevision:
+    living = LivingRevision(loaded, ROOM_BYTES, refresh=budget)
+    (said,) = living.apply(living.offset + 1, [batch_of(CHANGES, served_by(living))])
+    assert isinstance(said, BatchEffect)
+    return living
 
 
 def test_a_further_network_of_links_over_types_makes_no_rows_again(
