@@ -14,6 +14,8 @@ from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_worker.repository.paths import ServicePaths
 
 SQLITE: dict[str, Any] = {"log": {"sqlite": {}}}
+BUDGET: dict[str, Any] = {**SQLITE, "refresh": {}}
+FOLLOWED: dict[str, Any] = {"storedFollowChanges": True}
 POSTGRES: dict[str, Any] = {"log": {"postgres": {"secretName": "log"}}}
 
 
@@ -52,12 +54,32 @@ TAKEN = {
     ),
     "nobody who may write": (POSTGRES, {"endpoint": {}}),
     "workers on a GPU": (POSTGRES, {"worker": {"gpu": {}, "device": "GPU"}}),
+    "a budget for a layer behind the first": (BUDGET, {"variants": FOLLOWED | {"stored": [1, 2]}}),
+    "a budget for layers that a search tries": (BUDGET, {"variants": FOLLOWED | {"search": "Auto"}}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("updates", "rest"), TAKEN.values(), ids=TAKEN)
 def test_what_goes_together(updates: dict[str, Any], rest: dict[str, Any]) -> None:
     assert spec_of(updates, **rest).updates is not None
+
+
+WITHOUT_STALE_ROWS = {
+    "nothing stored": {},
+    "layers that do not follow": {"variants": {"stored": [2]}},
+    "the first layer, and rows over hops": {"variants": FOLLOWED | {"stored": [1], "oneRow": [{"hops": 1}]}},
+    "rows over hops": {"variants": FOLLOWED | {"oneRow": [{"hops": 2}]}},
+    "the one layer of a model": {"model": {"fanouts": [10]}, "variants": FOLLOWED | {"stored": [1]}},
+    "a search over a model of one layer": {"model": {"fanouts": [10]}, "variants": FOLLOWED | {"search": "Auto"}},
+    "a search that does not follow": {"variants": {"search": "Auto"}},
+}
+
+
+@pytest.mark.parametrize("rest", WITHOUT_STALE_ROWS.values(), ids=WITHOUT_STALE_ROWS)
+def test_a_budget_is_refused_where_no_row_is_ever_stale(rest: dict[str, Any]) -> None:
+    spec_of(SQLITE, **rest)
+    with pytest.raises(ValidationError, match=r"updates\.refresh must not be given without .* behind the first"):
+        spec_of(BUDGET, **rest)
 
 
 REFUSED = {

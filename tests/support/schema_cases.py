@@ -622,9 +622,13 @@ BREAKS_RULE = {
         "updates": {"log": {"sqlite": {}}, "refresh": {"rows": 0, "backgroundPermille": 0}},
     },
     (
-        "updates.refresh must not be given without variants.storedFollowChanges true and layers in variants.stored: "
-        "other stored layers behind the first keep nothing that their rows could be made anew by"
-    ): {**MINIMAL, "variants": {"stored": [2]}, "updates": {"log": {"sqlite": {}}, "refresh": {}}},
+        "updates.refresh must not be given without variants.storedFollowChanges true and a layer behind the first, "
+        "which variants.stored lists or variants.search Auto tries: rows of no others may be stale"
+    ): {
+        **MINIMAL,
+        "variants": {"stored": [1], "oneRow": [{"hops": 1}], "storedFollowChanges": True},
+        "updates": {"log": {"sqlite": {}}, "refresh": {}},
+    },
     "updates.compaction.retrain must not be true where all weights are given: there is nothing to train": {
         **MINIMAL,
         "model": {"checkpoint": {"uri": "file:///model.safetensors"}},

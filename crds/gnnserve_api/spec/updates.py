@@ -117,10 +117,11 @@ sqlite_has_one_worker = rule(
 
 stale_layers_are_followed = rule(
     "!has(self.updates) || !has(self.updates.refresh) || (has(self.variants.storedFollowChanges) && "
-    "self.variants.storedFollowChanges && ((has(self.variants.stored) && size(self.variants.stored) > 0) || "
-    "(has(self.variants.search) && self.variants.search == 'Auto')))",
-    "updates.refresh must not be given without variants.storedFollowChanges true and layers in variants.stored: other "
-    "stored layers behind the first keep nothing that their rows could be made anew by",
+    "self.variants.storedFollowChanges && ((has(self.variants.stored) && self.variants.stored.exists(layer, "
+    "layer > 1)) || (has(self.variants.search) && self.variants.search == 'Auto' && "
+    "size(self.model.fanouts) > 1)))",
+    "updates.refresh must not be given without variants.storedFollowChanges true and a layer behind the first, which "
+    "variants.stored lists or variants.search Auto tries: rows of no others may be stale",
 )
 
 
