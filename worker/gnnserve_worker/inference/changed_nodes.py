@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_worker.graph.found_nodes import distinct
+
 _MOST_PARTS = 4096
 """Parts that are kept apart: more of them are joined, so that what is noted and never taken has each node once. Joining
 takes as long as sorting all nodes that were touched, and comes rarely."""
@@ -55,9 +57,8 @@ class TouchedSince:
                 parts, self._parts, self._entries = self._parts, deque(), 0
         if parts:
             # Without the lock, which the event loop takes: until it is joined, there is nothing to take.
-            listed = np.unique(np.concatenate([one.listed for one in parts]))
-            renewed = np.unique(np.concatenate([one.renewed for one in parts]))
-            joined = ChangedNodes(part.offset, listed, renewed)
+            listed = distinct(one.listed for one in parts)
+            joined = ChangedNodes(part.offset, listed, distinct(one.renewed for one in parts))
             with self._lock:
                 self._parts.append(joined)
                 self._entries = self._joined_entries = joined.entries
