@@ -36,13 +36,23 @@ def compact_log(
     manifest: Path, root: Path, uri_file: Path | None, sinks: Sequence[Path], device: Device | None, *, retrain: bool
 ) -> CompactedLog:
     """Make the log part of the graph of a new revision. `root`: of the repository. `uri_file`, `sinks`: files with the
-    addresses of the log's database, and of those that embeddings are written to."""
+    addresses of the log's database, and of those that embeddings are written to. Raises InputError where `retrain`
+    trained nothing; what the log had is then part of the graph all the same."""
     service = load_manifest(manifest)
+    if retrain and service.spec.revision is not None:
+        raise InputError(
+            "--retrain",
+            f"beside spec.revision {service.spec.revision}, whose model is kept as it was trained",
+            "leave one of them out",
+        )
     check_address(service, uri_file)
     check_sinks([service], sinks)
     stored, updates = _log_of(service, root, uri_file)
+    before = {one.revision for one in stored.revisions()} if retrain else set()
     generated = generating_visibly(service, stored, device, partial(compact, service, stored, updates, retrain=retrain))
     published = generated.published
+    if published.revision in before:
+        raise _trained_nothing(stored, published.revision)
     keep_models(service, stored, published)
     if retrain:
         advise(generated, stored, service)
@@ -50,6 +60,16 @@ def compact_log(
     is_written = publish_visibly(service, stored, published, sinks)
     made_of = stored.made_of(published)
     return CompactedLog(published, 0 if made_of is None else made_of.offset, is_written)
+
+
+def _trained_nothing(stored: Repository, revision: str) -> InputError:
+    return InputError(
+        "--retrain",
+        f"trained nothing: the log has no change that revision {revision} lacks, and one recipe over one graph is one "
+        "revision",
+        f"to train it anew delete the folder {ServicePaths(stored.folder).revisions / revision} and run gnnserve generate, which "
+        "begins with the newest graph; or retrain once there are changes",
+    )
 
 
 @dataclass(frozen=True, slots=True)

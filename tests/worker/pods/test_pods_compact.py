@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from gnnserve_api.files.edges import Direction
 from gnnserve_api.pods.interface import PodExit
 from gnnserve_cli.local_log import own_uid
 from gnnserve_cli.main import app
+from gnnserve_cli.manifest_edit import with_revision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
@@ -162,6 +165,7 @@ def test_the_command_line_folds_too(tmp_path: Path) -> None:
     found = repository.find_served(json.loads(run("generate"))["recipe"], service.uid)
     assert found is not None and found.revision == folded["revision"]
     assert service.serve(folded["revision"]) == 1
+    retrained_anew(tmp_path, run, folded["revision"])
     purged = json.loads(run("changes", "purge", "--yes"))
     assert purged == {"uid": service.uid, "batches": 1, "changes": 2, "graphs": 1}
     assert json.loads(run("generate"))["revision"] == source, "the graph is the source's again"
@@ -173,3 +177,24 @@ def test_the_command_line_folds_too(tmp_path: Path) -> None:
     bare.write_text(yaml.safe_dump(document), encoding="utf-8")
     result = CliRunner().invoke(app, ["changes", "compact", str(bare), "--repository", str(tmp_path / "repository")])
     assert result.exit_code == 2 and "spec.updates: is not set" in result.stderr
+
+
+def retrained_anew(root: Path, run: Callable[..., str], carried: str) -> None:
+    """Training where the log has nothing new: refused with what leads there, and done by that."""
+    place = ("--repository", str(root / "repository"))
+    published = Repository(root / "repository", "default", "tiny").folder / "revisions" / carried
+    result = CliRunner().invoke(app, ["changes", "compact", str(root / "living.yaml"), "--retrain", *place])
+    assert result.exit_code == 2
+    assert f"--retrain: trained nothing: the log has no change that revision {carried}" in result.stderr
+    assert f"delete the folder {published} and run gnnserve generate" in " ".join(result.stderr.split())
+    pinned = root / "pinned.yaml"
+    pinned.write_text(with_revision((root / "living.yaml").read_text(), carried, "living.yaml"))
+    result = CliRunner().invoke(app, ["changes", "compact", str(pinned), "--retrain", *place])
+    assert result.exit_code == 2 and f"--retrain: beside spec.revision {carried}" in result.stderr
+    before = json.loads((published / "revision.json").read_text())
+    shutil.rmtree(published)
+    assert json.loads(run("generate"))["revision"] == carried, "named by its recipe and graph, as before"
+    after = json.loads((published / "revision.json").read_text())
+    assert after["graph"] == before["graph"] and after["createdAt"] > before["createdAt"]
+    weights = "variants/x1/weights.safetensors"
+    assert after["files"][weights] != before["files"][weights], "trained on the graph with its changes"
