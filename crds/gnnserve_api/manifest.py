@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,9 +21,11 @@ from gnnserve_api.errors import InputError, remedy_of
 from gnnserve_api.manifest_problems import describe, is_said_elsewhere
 from gnnserve_api.manifest_yaml import FLATTEN, read_yaml
 from gnnserve_api.spec.cascade import unknown_stages
+from gnnserve_api.spec.fields import ANY_CONTEXT
 from gnnserve_api.spec.made_variants import made_variants
 from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder, PathBase
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPool
+from gnnserve_api.spec.rules import rules_of
 from gnnserve_api.spec.service import API_VERSION, KIND, GNNService, GNNServiceSpec
 from gnnserve_api.wording import printable, shown
 
@@ -140,7 +143,8 @@ def parse_document(given: Document, base: PathBase | None = None) -> GNNService:
         if details[0]["type"] == "json_invalid":
             raise InputError(where, f"holds what JSON cannot: {details[0]['msg']}", FLATTEN) from None
         problems += [describe(detail) for detail in details if not is_said_elsewhere(detail)]
-        raise _input_error(where, problems) from None
+        is_whole_seen = any(detail["loc"] == ("spec",) for detail in details)
+        raise _input_error(where, [*(() if is_whole_seen else _decisive_problems(as_json, base)), *problems]) from None
     problems = [*_unknown_stages(service.spec)]
     problems += [*_impossible_variants(service.spec), *_fixed_variants(service.spec)]
     problems += [*_no_embeddings(service.spec)]
@@ -157,6 +161,17 @@ def parse_pool(given: Document) -> GNNWorkerPool:
     except ValidationError as error:
         problems = [describe(detail) for detail in error.errors() if not is_said_elsewhere(detail)]
         raise _input_error(given.where, problems or [str(error)]) from None
+
+
+def _decisive_problems(as_json: str, base: PathBase | None) -> Iterator[str]:
+    """Rules over the whole spec that no other field cures, which a rule over a part of it would hide: pydantic looks at
+    the whole once its parts are right. None where a part cannot be read."""
+    with suppress(ValidationError):
+        spec = GNNService.model_validate_json(
+            as_json, strict=True, by_alias=True, by_name=False, context={BASE_CONTEXT: base, ANY_CONTEXT: True}
+        ).spec
+        broken = (rule.problem(spec) for rule in rules_of(type(spec)) if rule.is_decisive)
+        yield from (f"spec: {problem}" for problem in broken if problem is not None)
 
 
 def _unknown_stages(spec: GNNServiceSpec) -> Iterator[str]:

@@ -502,3 +502,22 @@ def test_a_section_is_shown_whole_or_not_at_all(more: str, is_shown: bool) -> No
         parse_manifest(spec(f"model: {model}"), "m.yaml")
     assert ("(value {" in str(caught.value)) == is_shown
     assert "..." not in str(caught.value)
+
+
+DECISIVE = {
+    "over types, with fan-outs of its own to mend": ("SGC", "[25, 10]", 2),
+    "over types, beside what it refuses too": ("SGC", "[0]", 1),
+    "over types, with nothing else to mend": ("GIN", "[25, 10]", 1),
+}
+
+
+@pytest.mark.parametrize(("architecture", "fanouts", "problems"), DECISIVE.values(), ids=DECISIVE)
+def test_what_no_other_field_cures_is_told_first(architecture: str, fanouts: str, problems: int) -> None:
+    """Rules over parts are looked at before those over the whole, and would be mended in vain."""
+    graph = "graph: {source: {typed: {npz: {uri: file:///shop}}}}"
+    model = f"model: {{architecture: {architecture}, fanouts: {fanouts}}}, variants: {{stored: [1]}}"
+    heading, first, *others = problems_of(f"{HEAD}spec: {{{graph}, {model}}}\n")
+    assert heading.endswith(f" {problems} problem{'s' if problems > 1 else ''}") and len(others) == problems - 1
+    assert first.startswith(f"  spec: model.architecture {architecture} must be GraphSAGE, GAT, RGCN or LightGCN with")
+    _, first, *_ = problems_of(spec("model: {architecture: RGCN, relationFanouts: [{relation: a, fanouts: [5]}]}"))
+    assert first.startswith("  spec: model.architecture RGCN must not be given without graph.source.typed")

@@ -25,7 +25,7 @@ from gnnserve_api.manifest import (
 )
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.made_variants import made_variants, search_space, why_no_factors
-from gnnserve_api.spec.model import Model, says_hops
+from gnnserve_api.spec.model import FIELDS_OF_LAYERS, WITHOUT_HIDDEN, Model, says_hops
 from gnnserve_api.spec.paths import DataPath, DataVolume, PathBase, hub_paths_of, paths_of, resolve
 from gnnserve_api.spec.pool import GNNWorkerPool
 from gnnserve_api.spec.program import Program
@@ -288,8 +288,27 @@ def _device(worker: Worker) -> str:
 
 def _say_what_changes_nothing(spec: GNNServiceSpec) -> None:
     listed = spec.variants if spec.variants.is_searched else made_variants(spec)
-    for field, why in (*_unread_of_workers(spec.worker), *_unread_of_variants(listed), *_unread_factors(spec)):
+    of_variants = (*_unread_of_variants(listed), *_unread_factors(spec))
+    for field, why in (*_unread_of_model(spec), *_unread_of_workers(spec.worker), *of_variants):
         print(f"note: spec.{field} changes nothing: spec.{why}", file=sys.stderr)
+
+
+def _unread_of_model(spec: GNNServiceSpec) -> Iterator[tuple[str, str]]:
+    """Defaults that are written out where something else says it, which rules cannot tell from fields that are left
+    out; and how to train what is not trained."""
+    model, fields = spec.model, type(spec.model).model_fields
+    unread = [name for name in FIELDS_OF_LAYERS if model.is_program and name in model.model_fields_set]
+    for name in unread:
+        if model.program is not None:
+            yield f"model.{fields[name].alias}", "model.program says it itself"
+        elif name != "fanouts":
+            yield f"model.{fields[name].alias}", "model.layers say it themselves"
+    if model.architecture in WITHOUT_HIDDEN and "hidden" in model.model_fields_set:
+        yield "model.hidden", f"model.architecture is {model.architecture}, which has no hidden layer"
+    if not spec.trains_networks:
+        why = "model.program" if model.program else "model.checkpoint" if model.checkpoint else "variants.given"
+        for name in sorted(model.training.model_fields_set - {"scope", "seed"}):
+            yield f"model.training.{type(model.training).model_fields[name].alias}", f"{why} has all weights"
 
 
 def _unread_of_workers(worker: Worker) -> Iterator[tuple[str, str]]:

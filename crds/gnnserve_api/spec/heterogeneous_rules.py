@@ -6,6 +6,7 @@ from typing import Protocol
 
 from gnnserve_api.spec.graph import GraphSpec
 from gnnserve_api.spec.model import MODEL_IS_PROGRAM, Architecture, Model
+from gnnserve_api.spec.rules import decisive
 from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES
 from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.variants import Variants
@@ -32,16 +33,20 @@ def _listed(architectures: tuple[Architecture, ...]) -> str:
     return "[" + ", ".join(f"'{one}'" for one in architectures) + "]"
 
 
-architecture_is_of_types = SEVERAL_TYPES.rule(
-    f"{MODEL_IS_PROGRAM} || self.model.architecture in {_listed(_OF_TYPES)}",
-    f"model.architecture {{self.model.architecture}} must be {in_words(_OF_TYPES, 'or')} with graph.source.typed: "
-    f"{_WHY_NOT_OTHERS}",
+architecture_is_of_types = decisive(
+    SEVERAL_TYPES.rule(
+        f"{MODEL_IS_PROGRAM} || self.model.architecture in {_listed(_OF_TYPES)}",
+        f"model.architecture {{self.model.architecture}} must be {in_words(_OF_TYPES, 'or')} with graph.source.typed: "
+        f"{_WHY_NOT_OTHERS}",
+    )
 )
 
 
-architecture_is_of_one_type = ONE_TYPE.rule(
-    f"!(self.model.architecture in {_listed(_OF_TYPES_ALONE)})",
-    "model.architecture RGCN must not be given without graph.source.typed, a graph of several relations",
+architecture_is_of_one_type = decisive(
+    ONE_TYPE.rule(
+        f"!(self.model.architecture in {_listed(_OF_TYPES_ALONE)})",
+        "model.architecture RGCN must not be given without graph.source.typed, a graph of several relations",
+    )
 )
 
 

@@ -60,6 +60,8 @@ class Architecture(StrEnum):
 
 _PROPAGATING = (Architecture.SGC, Architecture.SIGN, Architecture.LIGHT_GCN)
 """Architectures that sample nothing: their networks read a row that was made ahead of time."""
+WITHOUT_HIDDEN = (Architecture.SGC, Architecture.LIGHT_GCN)
+"""Architectures of one layer whatever is written: `hidden` says nothing of them."""
 
 
 def column_blocks(architecture: str, hops: int | None) -> int:
@@ -221,7 +223,7 @@ class RelationFanouts(ApiModel):
 
 
 Fanout = Annotated[int, Field(ge=FULL_NEIGHBOURHOOD, le=1024)]
-_OF_LAYERS = (
+FIELDS_OF_LAYERS = (
     "architecture", "hidden", "mlp_hidden", "heads", "output_heads", "negative_slope", "hops", "bases", "fanouts",
     "relation_fanouts",
 )  # fmt: skip
@@ -311,7 +313,7 @@ class Model(ApiModel):
     )
     def _programs_have_their_layers(self) -> str:
         fields = type(self).model_fields
-        found = next(name for name in _OF_LAYERS if getattr(self, name) != fields[name].get_default())
+        found = next(name for name in FIELDS_OF_LAYERS if getattr(self, name) != fields[name].get_default())
         if self.program is None:
             return f"{fields[found].alias} must be left out with layers, each of which says it itself"
         sampled = ": program.fanouts says how many neighbours are sampled" if found == "fanouts" else ""
@@ -509,7 +511,7 @@ class Model(ApiModel):
             changes["heads"] = None if heads == _HEADS else heads
             changes["output_heads"] = None if attention.output_heads == heads else attention.output_heads
             changes["negative_slope"] = None if slope == _NEGATIVE_SLOPE else slope
-        if self.architecture in {Architecture.SGC, Architecture.LIGHT_GCN}:
+        if self.architecture in WITHOUT_HIDDEN:
             changes["hidden"] = _HIDDEN
         if self.architecture in _PROPAGATING:
             changes["hops"] = None if self.hops == self._default_hops else self.hops

@@ -50,6 +50,8 @@ class Rule:
     is_for_server_alone: bool = False
     message_expression: str | None = None
     """CEL whose text takes the place of `message` at the API server, with the values in it."""
+    is_decisive: bool = False
+    """Whether what breaks it is of no use, whatever else is put right: told before what parts break of their own."""
 
     def __call__(self, sentence: Sentence) -> Rule:
         """Decorate a method: the rule with the sentence that the method makes."""
@@ -108,6 +110,11 @@ def all_empty(*paths: str) -> str:
     return " && ".join(f"(!has({path}) || size({path}) == 0)" for path in paths)
 
 
+def decisive(rule: Rule) -> Rule:
+    """The rule as one that is told first."""
+    return replace(rule, is_decisive=True)
+
+
 def server_rule(cel: str, message: str, message_expression: str | None = None) -> Rule:
     """A rule for the API server alone: it compares with the stored object (`oldSelf`), or pydantic has its pattern."""
     return Rule(cel, message, is_for_server_alone=True, message_expression=message_expression)
@@ -117,6 +124,12 @@ def server_rule(cel: str, message: str, message_expression: str | None = None) -
 def rules_of(model: type) -> tuple[Rule, ...]:
     """Rules of the model, those of its bases first, each in the order in which it was declared."""
     return tuple(_declared(model))
+
+
+@cache
+def told_rules_of(model: type) -> tuple[Rule, ...]:
+    """Rules of the model in the order in which they are looked at: decisive ones first."""
+    return tuple(sorted(rules_of(model), key=lambda rule: not rule.is_decisive))
 
 
 def _declared(model: type) -> Iterator[Rule]:
