@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 from tests.support.operator.observed import Namespace
 
 from gnnserve_api.http.live_accuracy import InputDrift, ObservedShare, VariantAccuracy
 from gnnserve_api.pods.routing import CredentialState
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_operator.decide.answers import decide_accuracy
+from gnnserve_operator.observed import ObservedState
 
 AS_PROMISED = VariantAccuracy("x1", 0.9, 1000, ObservedShare(0.89, 0.86, 0.92, 900))
 BROKEN = VariantAccuracy("x4", 0.88, 1000, ObservedShare(0.71, 0.66, 0.755, 900), is_broken=True)
@@ -51,12 +58,22 @@ def test_a_variant_that_is_worse_than_promised_is_named_with_both_figures_and_re
     tell(namespace, AS_PROMISED, BROKEN)
     assert (namespace.reason(), namespace.reason("AccuracyHolds")) == ("True Serving", "False AccuracyBroken")
     message = str(namespace.condition("AccuracyHolds")["message"])
-    assert "x4 is right for at most 76%, where its profile promised 88%" in message
+    assert "x4 is right for at most 76% of nodes, where its profile promised 88%" in message
     assert "x1" not in message
     assert "no longer what the revision was generated from" in message
     assert namespace.events == [("Warning", "AccuracyBroken")]
     tell(namespace, AS_PROMISED)
     assert namespace.events == [("Warning", "AccuracyBroken"), ("Normal", "AccuracyAsPromised")]
+
+
+@pytest.mark.parametrize(("task", "labelled"), [({}, "nodes"), ({"links": {}}, "pairs")], ids=["classes", "links"])
+def test_what_was_labelled_is_called_by_what_it_is(task: dict[str, Any], labelled: str) -> None:
+    spec = GNNServiceSpec.model_validate(
+        {"graph": {"source": {"builtin": "Digits"}}, "task": task, "endpoint": {"writeTokens": {"secretName": "w"}}}
+    )
+    answer = SimpleNamespace(pod="w", route=SimpleNamespace(accuracy=(BROKEN,), inputs=()))
+    verdict = decide_accuracy(spec, cast(ObservedState, SimpleNamespace(answers=[answer])))
+    assert verdict is not None and f"x4 is right for at most 76% of {labelled}, where" in verdict.message
 
 
 def test_columns_that_moved_are_named_as_a_likely_cause() -> None:

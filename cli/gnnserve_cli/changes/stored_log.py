@@ -67,8 +67,8 @@ def _trained_nothing(stored: Repository, revision: str) -> InputError:
         "--retrain",
         f"trained nothing: the log has no change that revision {revision} lacks, and one recipe over one graph is one "
         "revision",
-        f"to train it anew delete the folder {ServicePaths(stored.folder).revisions / revision} and run gnnserve generate, which "
-        "begins with the newest graph; or retrain once there are changes",
+        f"to train it anew delete the folder {ServicePaths(stored.folder).revisions / revision} and run gnnserve "
+        "generate, which begins with the newest graph; or retrain once there are changes",
     )
 
 

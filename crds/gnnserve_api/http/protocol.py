@@ -421,7 +421,7 @@ class NodesAnswer(msgspec.Struct, frozen=True, rename="camel"):
     type: Annotated[str | UnsetType, Meta(description="Their type; absent where nodes are of one type.")] = UNSET
     next: Annotated[
         int | UnsetType,
-        Meta(description="Where to go on with a search by `contains`; absent without one, and once all were seen."),
+        Meta(description="`start` of the next page; absent once all were seen. Positions of removed nodes are passed."),
     ] = UNSET
 
 

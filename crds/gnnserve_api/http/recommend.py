@@ -26,8 +26,8 @@ class ColumnCondition(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     between: Annotated[tuple[float, float] | None, Meta(description="From the first to the second, both included.")] = (
         None
     )
-    equals: Annotated[float | None, Meta(description="This.")] = None
-    one_of: Annotated[tuple[float, ...] | None, Meta(description="One of these.")] = None
+    equals: Annotated[float | bool | None, Meta(description="This; true is 1, and false 0.")] = None
+    one_of: Annotated[tuple[float | bool, ...] | None, Meta(description="One of these.")] = None
 
 
 _EITHER = {"anyOf": [{"type": "integer"}, {"type": "string"}]}

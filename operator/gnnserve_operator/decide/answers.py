@@ -290,7 +290,9 @@ def decide_accuracy(spec: GNNServiceSpec, observed: ObservedState) -> Verdict | 
     for pod, figures in told.items():
         broken = [figure for figure in figures if figure.is_broken]
         if broken:
-            return Verdict(False, Reason.ACCURACY_BROKEN, _describe_accuracy(pod, broken, _drifted_inputs(observed)))
+            labelled = "pairs" if spec.task.asked().reads_pairs else "nodes"
+            message = _describe_accuracy(pod, broken, labelled, _drifted_inputs(observed))
+            return Verdict(False, Reason.ACCURACY_BROKEN, message)
     return Verdict(
         True, Reason.ACCURACY_AS_PROMISED, "By the labels, no variant is significantly less accurate than promised."
     )
@@ -321,22 +323,24 @@ def _drifted_inputs(observed: ObservedState) -> tuple[InputDrift, ...]:
     return ()
 
 
-def _describe_accuracy(pod: str, broken: list[VariantAccuracy], inputs: tuple[InputDrift, ...]) -> str:
-    found = [_words(figure, figure.labels, figure.promised) for figure in broken]
+def _describe_accuracy(pod: str, broken: list[VariantAccuracy], labelled: str, inputs: tuple[InputDrift, ...]) -> str:
+    """`labelled`: what the service answers about, in the plural."""
+    found = [_words(figure, labelled, figure.labels, figure.promised) for figure in broken]
     names = ", ".join(sorted(each.column for each in inputs))
     cause = (
         f"A likely cause: in what requests bring, these columns have other means than in stored nodes: {names}. "
         if inputs
-        else "The nodes are no longer what the revision was generated from. "
+        else "The graph is no longer what the revision was generated from. "
     )
     return f"By the labels that worker {pod} got, {'; '.join(words for words in found if words)}. {cause}{_CURE}"
 
 
-def _words(figure: VariantAccuracy, labels: ObservedShare | None, promised: float | None) -> str:
+def _words(figure: VariantAccuracy, labelled: str, labels: ObservedShare | None, promised: float | None) -> str:
     if labels is None or promised is None:
         return ""
     # Whole percent: figures that change with every label would write the status each time.
-    return f"{figure.name} is right for at most {labels.high:.0%}, where its profile promised {promised:.0%}"
+    share = f"{labels.high:.0%} of {labelled}"
+    return f"{figure.name} is right for at most {share}, where its profile promised {promised:.0%}"
 
 
 _FOLLOWED = "Workers follow a changed Secret within a minute or two"

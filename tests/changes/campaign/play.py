@@ -161,8 +161,9 @@ def _read_log(caller: Caller, number: int) -> tuple[LogRecord, ...]:
 
 
 def _read_replica(caller: Caller, number: int) -> Replica:
-    nodes: list[int] = []
-    while (page := json.loads(_get(caller, number, f"/v1/nodes?start={len(nodes)}")))["nodes"]:
+    nodes, page = [], {"next": 0}
+    while "next" in page:
+        page = json.loads(_get(caller, number, f"/v1/nodes?start={page['next']}"))
         nodes += page["nodes"]
     asked = json.dumps({"nodes": nodes, "return": ["scores"]}).encode()
     told = json.loads(_require(caller.call(number, "POST", "/v1/predict", asked)))

@@ -98,6 +98,7 @@ _KINDS = {
     "array | object": "a list or an object",
     "object | array": "a list or an object",
     "float | array": "a number",
+    "bool | float": "a number, true or false",
     "int | str": "an integer or a text",
     "int | str | array": "an integer, a text or a list of them",
     "int | str | object": "an integer, a text, or an object with type and id",

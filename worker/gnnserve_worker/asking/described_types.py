@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from gnnserve_api.files.graph_schema import GraphSchema, RelationManifest, TypeManifest
-from gnnserve_api.http.protocol import NodesAnswer
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.naming import NodeNaming
 from gnnserve_worker.asking.node_lists import ListsByRelation, NodeLists, OneList, RelationLists
@@ -23,6 +24,18 @@ from gnnserve_worker.asking.type_ids import QualifiedIds
 
 NeighboursOf = Callable[[int], np.ndarray]
 _FIELDS = ("start", "count", "contains")
+
+
+@dataclass(frozen=True, slots=True)
+class NodesPage:
+    """Positions that follow each other, as they are called."""
+
+    listed: list[int | str | None]
+    """Id of each, as far as they are taken; None: its node has left."""
+    total: int
+    """Nodes that the graph has, of the type where there is one."""
+    kind: NodeIdKind
+    type: str | UnsetType = UNSET
 
 
 class DescribedTypes(Protocol):
@@ -56,8 +69,8 @@ class DescribedTypes(Protocol):
 
     def page(
         self, naming: NodeNaming, ids: QualifiedIds, nodes: int, kind: TypeManifest | None, start: int, count: int
-    ) -> NodesAnswer:
-        """Ids of `count` nodes from position `start` on. `nodes`: how many are answered for. `kind`: of that type;
+    ) -> NodesPage:
+        """What is at `count` positions from `start` on. `nodes`: how many are answered for. `kind`: of that type;
         None: of the first one."""
         ...  # pragma: no cover
 
@@ -76,8 +89,8 @@ class _WithoutTypes:
 
     def page(
         self, naming: NodeNaming, ids: QualifiedIds, nodes: int, kind: TypeManifest | None, start: int, count: int
-    ) -> NodesAnswer:
-        return NodesAnswer(naming.shown(start, start + count), start, nodes, naming.kind)
+    ) -> NodesPage:
+        return NodesPage(naming.listed(start, start + count), nodes, naming.kind)
 
 
 class _TypesInTexts(_WithoutTypes):
@@ -103,15 +116,15 @@ class TypesInOrder:
 
     def page(
         self, naming: NodeNaming, ids: QualifiedIds, nodes: int, kind: TypeManifest | None, start: int, count: int
-    ) -> NodesAnswer:
-        listed: list[int | str] = []
+    ) -> NodesPage:
+        listed: list[int | str | None] = []
         first, end = 0, start + count
         for each in ids.types.types:
             taken = ids.taken_of(each)
-            shown = ids.shown(each, max(0, start - first), min(taken, end - first))
-            listed += (f"{each.name}/{one}" for one in shown)
+            own = ids.listed(each, max(0, start - first), min(taken, end - first))
+            listed += (None if one is None else f"{each.name}/{one}" for one in own)
             first += taken
-        return NodesAnswer(listed, start, nodes, naming.kind)
+        return NodesPage(listed, nodes, naming.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +146,10 @@ class TypesByName:
 
     def page(
         self, naming: NodeNaming, ids: QualifiedIds, nodes: int, kind: TypeManifest | None, start: int, count: int
-    ) -> NodesAnswer:
+    ) -> NodesPage:
         shown = kind or self.types[0]
-        listed = ids.shown(shown, start, start + count)
-        return NodesAnswer(listed, start, ids.nodes_of(shown), ids.kind_of(shown), shown.name)
+        listed = ids.listed(shown, start, start + count)
+        return NodesPage(listed, ids.nodes_of(shown), ids.kind_of(shown), shown.name)
 
 
 WITHOUT_TYPES: DescribedTypes = _WithoutTypes()

@@ -17,7 +17,7 @@ from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_api.http.live_accuracy import TypedNodeId
 from gnnserve_worker.asking.id_schemas import POSSIBLE_IDS, IdSchemas, IdsOfTarget, PlainIds, TextsWithTypes
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
-from gnnserve_worker.asking.type_ids import LivingNames, QualifiedIds, as_text
+from gnnserve_worker.asking.type_ids import LivingNames, QualifiedIds, as_text, listed_ids
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.overlay import number_overlay
@@ -108,8 +108,12 @@ class NodeNaming(Protocol):
     def schemas(self) -> IdSchemas:
         """Ids in OpenAPI."""
 
+    def listed(self, start: int, end: int) -> list[int | str | None]:
+        """Ids of the nodes that are answered for at positions start to end - 1, as far as these are taken; None where a
+        node has left."""
+
     def shown(self, start: int, end: int) -> list[int | str]:
-        """Ids of the nodes that are answered for at positions start to end - 1, as far as they exist."""
+        """Those that are there."""
 
     def shown_any(self, number: int) -> int | str | None:
         """The id of a node of whichever type, with its type where the graph has several; None: it has left."""
@@ -145,6 +149,9 @@ class _Naming(NodeNaming, Protocol):
 
     def number_array(self, numbers: np.ndarray, features: np.ndarray, new: int, ends: int) -> bool:
         return False
+
+    def shown(self, start: int, end: int) -> list[int | str]:
+        return [one for one in self.listed(start, end) if one is not None]
 
     def shown_any(self, number: int) -> int | str | None:
         return next(iter(self.shown(number, number + 1)), None)
@@ -263,7 +270,7 @@ class PositionNaming(_IntegerForm):
         called = f"ids of type {self.type}" if self.type else "node ids"
         return _unknown(where, shown, f"{called} are 0 to {self.nodes - 1}", otherwise)
 
-    def shown(self, start: int, end: int) -> list[int | str]:
+    def listed(self, start: int, end: int) -> list[int | str | None]:
         return [*range(start, min(end, self.nodes))]
 
     @property
@@ -303,8 +310,8 @@ class IntegerNaming(_IntegerForm):
             positions = np.where(are_new, self.nodes - 1 - numbers, positions)
         return positions
 
-    def shown(self, start: int, end: int) -> list[int | str]:
-        return _shown(self._ids, self.nodes, start, end)
+    def listed(self, start: int, end: int) -> list[int | str | None]:
+        return _listed_of(self._ids, self.nodes, start, end)
 
 
 class TextNaming(_Naming):
@@ -345,8 +352,8 @@ class TextNaming(_Naming):
                 "give the node an id of one character or more",
             )
 
-    def shown(self, start: int, end: int) -> list[int | str]:
-        return _shown(self._ids, self.nodes, start, end)
+    def listed(self, start: int, end: int) -> list[int | str | None]:
+        return _listed_of(self._ids, self.nodes, start, end)
 
 
 class TextsWithTypesNaming(TextNaming):
@@ -394,6 +401,7 @@ class TargetNaming:
         self.number_array = target.number_array
         self.check_new = target.check_new
         self.unknown = target.unknown
+        self.listed = target.listed
         self.shown = target.shown
 
     def find(self, ids: Sequence[Any], otherwise: str = "") -> np.ndarray:
@@ -439,9 +447,11 @@ def _unknown(where: str, shown: str, remedy: str, otherwise: str) -> RequestErro
     return RequestError(ErrorCode.UNKNOWN_NODE, where, f"node {shown} is not in the graph", remedy)
 
 
-def _shown(ids: NodeIds | LivingIds | LivingNames, nodes: int, start: int, end: int) -> list[int | str]:
-    end = min(end, nodes)
-    return [] if start >= end else [*ids.shown(start, end)]
+def _listed_of(ids: NodeIds | LivingIds | LivingNames, nodes: int, start: int, end: int) -> list[int | str | None]:
+    if isinstance(ids, LivingNames):
+        return [*ids.listed(start, min(end, nodes))]
+    end = min(end, ids.count if isinstance(ids, LivingIds) else nodes)
+    return [] if start >= end else listed_ids(ids, start, end)
 
 
 def _listed(positions: np.ndarray) -> list[int]:

@@ -3,7 +3,7 @@ slash, or `{"type": "paper", "id": 17}`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,14 @@ class QualifiedId(NamedTuple):
     type: str
     id: int | str
     """As the type has its ids: an integer, or a text."""
+
+
+def listed_ids(ids: NodeIds | LivingIds | None, start: int, end: int) -> list[int | str | None]:
+    """Ids at positions start to end - 1, all of which are taken; None where a node has left. `ids`: None: positions."""
+    if not isinstance(ids, LivingIds):
+        return [*(range(start, end) if ids is None else ids.shown(start, end))]
+    there: Iterator[int | str] = iter(ids.shown(start, end))
+    return [None if is_gone else next(there) for is_gone in ids.is_gone[start:end].tolist()]
 
 
 class QualifiedIds:
@@ -79,11 +87,12 @@ class QualifiedIds:
 
     def shown(self, kind: TypeManifest, start: int, end: int) -> list[int | str]:
         """Ids of the nodes of a type at positions start to end - 1 within it, as far as they exist."""
-        ids = self.of_type[kind.name]
+        return [one for one in self.listed(kind, start, end) if one is not None]
+
+    def listed(self, kind: TypeManifest, start: int, end: int) -> list[int | str | None]:
+        """The same, of each position that is taken; None: its node has left."""
         end = min(end, self.taken_of(kind))
-        if start >= end:
-            return []
-        return [*(range(start, end) if ids is None else ids.shown(start, end))]
+        return [] if start >= end else listed_ids(self.of_type[kind.name], start, end)
 
     def shown_number(self, number: int) -> str | None:
         """The id of a node with its type; None: it has left."""
@@ -197,12 +206,12 @@ class LivingNames:
             positions[place] = self._number_of(wanted[place])
         return positions
 
-    def shown(self, start: int, end: int) -> list[str]:
-        """The texts of the nodes of these numbers, start to end - 1, that are there."""
-        listed: list[str] = []
+    def listed(self, start: int, end: int) -> list[str | None]:
+        """The texts of the nodes of these numbers, start to end - 1, but for room of types; None: a node has left."""
+        listed: list[str | None] = []
         for first, kind in zip(self._firsts.tolist(), self._ids.types.types, strict=False):
-            shown = self._ids.shown(kind, max(0, start - first), end - first)
-            listed += (f"{kind.name}/{one}" for one in shown)
+            own = self._ids.listed(kind, max(0, start - first), end - first)
+            listed += (None if one is None else f"{kind.name}/{one}" for one in own)
         return listed
 
     def _number_of(self, text: str) -> int:

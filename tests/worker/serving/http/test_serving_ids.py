@@ -267,7 +267,7 @@ def test_nodes_are_listed_page_by_page(worker: Callable[[], FakeWorker], ids: tu
 
         whole = {"nodes": list(ids), "start": 0, "total": len(ids), "nodeIds": kind}
         assert await page("") == await page("?count=10000") == whole
-        assert await page("?start=1&count=2") == {**whole, "nodes": list(ids[1:3]), "start": 1}
+        assert await page("?start=1&count=2") == {**whole, "nodes": list(ids[1:3]), "start": 1, "next": 3}
         assert await page(f"?start={len(ids) - 1}") == {**whole, "nodes": [ids[-1]], "start": len(ids) - 1}
         shown = str(ids[1])[-1]
         holding = [each for each in ids if shown in str(each)]

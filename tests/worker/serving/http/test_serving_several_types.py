@@ -200,7 +200,7 @@ def test_arrays_name_nodes_of_the_classified_type_by_integers() -> None:
 def test_nodes_of_each_type_and_the_types_are_listed() -> None:
     async def scenario(client: Client) -> None:
         own = (await client.http.get("/v1/nodes?count=2")).json()
-        assert own == {"nodes": [0, 1], "start": 0, "total": 20, "nodeIds": "Positions", "type": "paper"}
+        assert own == {"nodes": [0, 1], "start": 0, "total": 20, "nodeIds": "Positions", "type": "paper", "next": 2}
         authors = (await client.http.get("/v1/nodes?type=author")).json()
         assert (authors["nodes"], authors["total"], authors["nodeIds"]) == ([70, -3], 2, "Integers")
         of_one = (await client.http.get("/v1/nodes?type=author&contains=-")).json()

@@ -7,10 +7,11 @@ import re
 from itertools import islice
 from urllib.parse import parse_qsl
 
-import msgspec
+from msgspec import UNSET
 
 from gnnserve_api.files.graph_schema import TypeManifest
 from gnnserve_api.http.protocol import NodesAnswer
+from gnnserve_worker.asking.described_types import NodesPage
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
 from gnnserve_worker.inference.served import ServedRevision
 
@@ -40,18 +41,30 @@ def list_nodes(query: bytes, revision: ServedRevision) -> NodesAnswer:
                 contained = value
             case _:
                 kind = _read_type(value, graph.described.types)
-    looked_at = MOST_NODES_OF_A_PAGE if contained else count
-    page = graph.described.page(graph.naming, graph.ids, graph.count(), kind, start, looked_at)
-    return _search(page, contained.casefold(), count) if contained else page
+
+    def look(positions: int) -> NodesPage:
+        return graph.described.page(graph.naming, graph.ids, graph.count(), kind, start, positions)
+
+    # One more than may be shown, by which is told whether there is more.
+    page = look(MOST_NODES_OF_A_PAGE + 1 if contained else count + 1)
+    if not contained and None in page.listed:
+        page = look(MOST_NODES_OF_A_PAGE + 1)
+    return _answer(page, start, count, contained.casefold())
 
 
-def _search(page: NodesAnswer, text: str, count: int) -> NodesAnswer:
+def _answer(page: NodesPage, start: int, count: int, text: str) -> NodesAnswer:
     """The first `count` ids of a page that contain this text, whatever their case."""
-    hits = [*islice((at for at, each in enumerate(page.nodes) if text in str(each).casefold()), count)]
-    seen = hits[-1] + 1 if len(hits) == count else len(page.nodes)
-    going_on = page.start + seen
-    return msgspec.structs.replace(
-        page, nodes=[page.nodes[at] for at in hits], next=going_on if going_on < page.total else msgspec.UNSET
+    looked_at = page.listed[:MOST_NODES_OF_A_PAGE]
+    fitting = (at for at, one in enumerate(looked_at) if one is not None and text in str(one).casefold())
+    hits = [*islice(fitting, count)]
+    seen = hits[-1] + 1 if len(hits) == count else len(looked_at)
+    return NodesAnswer(
+        [one for at in hits if (one := page.listed[at]) is not None],
+        start,
+        page.total,
+        page.kind,
+        page.type,
+        start + seen if seen < len(page.listed) else UNSET,
     )
 
 

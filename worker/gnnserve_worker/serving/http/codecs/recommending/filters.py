@@ -34,10 +34,11 @@ FILTER_REMEDIES = {
     "filter": 'give an object with labels, nodes, or columns, such as {"price": {"below": 20}}',
     "filter[...]": 'give an object such as {"below": 20} for a column; labels and nodes are lists',
     **{f"filter[...].{name}": _NUMBER for name in _OPERATORS},
+    "filter[...].equals": "give one, 1 or true for a column of booleans",
     "filter[...].between": "give a list of two numbers, the least and the largest",
     "filter[...].between[]": _NUMBER,
     "filter[...].oneOf": "give a list of numbers",
-    "filter[...].oneOf[]": _NUMBER,
+    "filter[...].oneOf[]": "give one, 1 or true for a column of booleans",
 }
 FILTER_ENTRIES = {"filter": decoding.decoder(tuple[Any, ...] | ColumnCondition)}
 _KINDS: Mapping[IdForm, tuple[type, ...]] = {
