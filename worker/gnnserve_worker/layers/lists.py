@@ -49,7 +49,7 @@ class RelationLists:
     targets: int
     """Nodes that may have a list."""
     _columns: dict[Columns, np.ndarray] = field(default_factory=dict)
-    _normalised: dict[Normalisation, NormalisedWeights] = field(default_factory=dict)
+    _normalised: dict[Normalisation, tuple[int, NormalisedWeights]] = field(default_factory=dict)
     _filtered: dict[tuple[int, float], RelationLists] = field(default_factory=dict)
 
     @property
@@ -92,46 +92,65 @@ class RelationLists:
         assert self.of_graph is not None  # noqa: S101 - a network that reads them has them among its inputs
         return self.of_graph
 
-    def normalised(self, normalisation: Normalisation) -> NormalisedWeights:
-        """Weights by the degrees that the lists have, which are whole for all nodes whose rows are read."""
-        found = self._normalised.get(normalisation)
-        if found is None:
-            own = np.zeros(self.targets if normalisation.has_self_loops else 0, np.float32)
-            found = NormalisedWeights(np.empty(len(self.sources), np.float32), own)
-            _normalise(
-                self.sources, self.bounds, self.weights(normalisation.weight), normalisation.has_self_loops,
-                normalisation.keeps_self, np.float32(normalisation.fill), found.of_edges, found.of_targets,
+    def normalised(self, normalisation: Normalisation, count: int) -> NormalisedWeights:
+        """Weights by the degrees that the lists have, which are whole for all nodes whose rows are read. `count`:
+        targets that sums are of, the first ones; edges of others have no weights."""
+        before, found = self._normalised.get(normalisation, (-1, None))
+        if found is None or before < count:
+            weights = self.weights(normalisation.weight)
+            roots, itself = np.empty(self.targets, np.float32), np.empty(self.targets, np.float32)
+            _find_roots(
+                self.sources, self.bounds, weights, normalisation.has_self_loops, normalisation.keeps_self,
+                np.float32(normalisation.fill), roots, itself,
             )  # fmt: skip
-            self._normalised[normalisation] = found
+            found = NormalisedWeights(
+                np.empty(int(self.bounds[count]), np.float32),
+                itself[:count] * roots[:count] ** 2 if normalisation.has_self_loops else NO_WEIGHTS,
+            )
+            _weigh(self.sources, self.bounds, weights, normalisation.keeps_self, roots, found.of_edges)
+            self._normalised[normalisation] = (count, found)
         return found
 
 
 @kernel
-def _normalise(
+def _find_roots(
     sources: np.ndarray, bounds: np.ndarray, weights: np.ndarray, has_self_loops: bool, keeps_self: bool,
-    fill: np.float32, of_edges: np.ndarray, of_targets: np.ndarray,
+    fill: np.float32, roots: np.ndarray, itself: np.ndarray,
+) -> None:  # fmt: skip
+    """The inverse root of each target's degree, and what it weighs itself. Where edges have no weights, entries are
+    counted: most lists are those of nodes whose degrees alone are read."""
+    for target in range(len(roots)):
+        begin, end = bounds[target], bounds[target + 1]
+        if len(weights) == 0:
+            loops = 0
+            for edge in range(begin, end):
+                loops += sources[edge] == target
+            degree, itself[target] = np.float32(end - begin - (0 if keeps_self else loops)), np.float32(1.0)
+        else:
+            degree, itself[target] = np.float32(0.0), fill
+            for edge in range(begin, end):
+                is_self = sources[edge] == target
+                if is_self and has_self_loops:
+                    itself[target] = weights[edge]
+                if not is_self or keeps_self:
+                    degree += weights[edge]
+        if has_self_loops:
+            degree += itself[target]
+        roots[target] = np.float32(0.0) if degree == 0 else np.float32(1.0) / np.sqrt(degree)
+
+
+@kernel
+def _weigh(
+    sources: np.ndarray, bounds: np.ndarray, weights: np.ndarray, keeps_self: bool, roots: np.ndarray,
+    of_edges: np.ndarray,
 ) -> None:  # fmt: skip
     """As torch_geometric's gcn_norm; sources without a list, which no target that is written reads, have 0."""
-    targets = len(bounds) - 1
-    roots = np.empty(targets, np.float32)
-    for target in range(targets):
-        degree = np.float32(0.0)
-        itself = fill if len(weights) > 0 else np.float32(1.0)
-        for edge in range(bounds[target], bounds[target + 1]):
-            weight = weights[edge] if len(weights) > 0 else np.float32(1.0)
-            is_self = sources[edge] == target
-            if is_self and has_self_loops:
-                itself = weight
-            if not is_self or keeps_self:
-                degree += weight
-            of_edges[edge] = weight if not is_self or keeps_self else np.float32(0.0)
-        if has_self_loops:
-            degree += itself
-            of_targets[target] = itself
-        roots[target] = np.float32(0.0) if degree == 0 else np.float32(1.0) / np.sqrt(degree)
-    for target in range(targets):
-        for edge in range(bounds[target], bounds[target + 1]):
-            source = sources[edge]
-            of_edges[edge] *= roots[target] * (roots[source] if source < targets else np.float32(0.0))
-        if has_self_loops:
-            of_targets[target] *= roots[target] * roots[target]
+    target = 0
+    for edge in range(len(of_edges)):
+        while bounds[target + 1] <= edge:
+            target += 1
+        source = sources[edge]
+        if source >= len(roots) or (source == target and not keeps_self):
+            of_edges[edge] = 0.0
+        else:
+            of_edges[edge] = (weights[edge] if len(weights) > 0 else np.float32(1.0)) * roots[target] * roots[source]

@@ -263,7 +263,7 @@ class PowersOfProducts(BuiltConvolution):
     bias: np.ndarray | None
 
     def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
-        weights, lists, memory, left = self.weigh(step.lists), step.lists, step.memory, len(step.counts)
+        weights, lists, memory, left = self.weigh(step.lists, step.counts[0]), step.lists, step.memory, len(step.counts)
         columns = products.shape[1] // (left + 1)
         rows = memory.rows(len(products), columns)
         rows[:] = products[:, left * columns :]

@@ -25,16 +25,17 @@ from gnnserve_worker.layers.lists import Normalisation, NormalisedWeights, Relat
 
 
 class WeighLists(Protocol):
-    """Weights of sums over lists."""
+    """Weights of sums over lists. `count`: targets that are summed for, the first ones."""
 
-    def __call__(self, lists: RelationLists) -> NormalisedWeights: ...  # pragma: no cover
+    def __call__(self, lists: RelationLists, count: int) -> NormalisedWeights: ...  # pragma: no cover
 
 
 @dataclass(frozen=True, slots=True)
 class GraphDegrees:
     """Weights by the degrees of the graph, which a sample has."""
 
-    def __call__(self, lists: RelationLists) -> NormalisedWeights:
+    def __call__(self, lists: RelationLists, count: int) -> NormalisedWeights:
+        del count
         return lists.weights_of_graph()
 
 
@@ -44,8 +45,8 @@ class ListDegrees:
 
     normalisation: Normalisation
 
-    def __call__(self, lists: RelationLists) -> NormalisedWeights:
-        return lists.normalised(self.normalisation)
+    def __call__(self, lists: RelationLists, count: int) -> NormalisedWeights:
+        return lists.normalised(self.normalisation, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class ColumnWeights:
     column: int | None
     """Place of the column; None: each edge counts 1."""
 
-    def __call__(self, lists: RelationLists) -> NormalisedWeights:
+    def __call__(self, lists: RelationLists, count: int) -> NormalisedWeights:
+        del count
         return NormalisedWeights(lists.weights(self.column), NO_WEIGHTS)
 
 
@@ -89,7 +91,7 @@ class Propagated(BuiltConvolution):
     then: Then | None = None
 
     def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
-        weights, lists, memory = self.weigh(step.lists), step.lists, step.memory
+        weights, lists, memory = self.weigh(step.lists, step.counts[0]), step.lists, step.memory
         hops = [products]
         for count in step.counts:
             rows = memory.rows(count, products.shape[1])
