@@ -6,12 +6,14 @@ import gc
 import os
 import signal
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 from tests.support import campaigns, missing_data
+from tests.support.machine.temporary import removed_folder
 from tests.support.processor_time import ProcessorTimes
 
 # Importing what is tested and collecting tests makes millions of objects that stay. Until then there is no garbage to
@@ -30,6 +32,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if "PYTEST_XDIST_WORKER" in os.environ:
     # xdist hands its own terminal's width on; in one process, what commands print here is as wide as in a file.
     os.environ.pop("COLUMNS", None)
+
+_UNTIL_THE_END = ExitStack()
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _UNTIL_THE_END.enter_context(removed_folder())
 
 # A generation measures latencies for twelve seconds otherwise, which hardly any test reads. Programs that tests start
 # measure as briefly; what the variable does is in tests/worker/generation/test_generation.py.
@@ -94,6 +100,10 @@ SPENT = pytest.StashKey[ProcessorTimes]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SPENT] = ProcessorTimes()
+
+
+def pytest_unconfigure() -> None:
+    _UNTIL_THE_END.close()
 
 
 @pytest.hookimpl(trylast=True)

@@ -14,8 +14,8 @@ OWN = frozenset({"benchmarks", "tests", "tools"})
 PUBLISHED = frozenset({"asyncio._set_running_loop", "os._exit", "sys._getframe"})
 """Names that look private, and that their library documents or has in its `__all__`."""
 SETTINGS = frozenset({
-    "sys.argv", "sys.stderr", "sys.stdout", "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
-    "torch.backends.cuda.matmul.fp32_precision",
+    "sys.argv", "sys.stderr", "sys.stdout", "tempfile.tempdir",
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction", "torch.backends.cuda.matmul.fp32_precision",
 })  # fmt: skip
 """Attributes that their library documents to be set."""
 _OF_NAMED_TUPLES = frozenset({"_asdict", "_fields", "_field_defaults", "_make", "_replace"})

@@ -25,7 +25,7 @@ MIRROR_PORT = 8080
 MIRROR = f"http://mirror.{SYSTEM_NAMESPACE}.svc:{MIRROR_PORT}"
 """Address from which public data sets are fetched: of a web server that a test starts which needs one."""
 CHART = REPOSITORY / "charts/gnnserve"
-USERS = Path(tempfile.gettempdir()) / "gnnserve-tests-operator.users"
+USERS = Path("/run/lock/gnnserve-tests-operator.users")
 RESYNC_S = 5
 """Short, so that a test of "nothing is written" sees several."""
 
