@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnserve_api.errors import DamagedError, RepositoryError
 from gnnserve_api.objective import Objective
-from gnnserve_api.pods.routing import RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import AffineCost, Damage, RoutingMode, RoutingTable
 from gnnserve_worker.following.delay import Delay
 from gnnserve_worker.following.state import (
     CouldGrow,
@@ -23,6 +25,7 @@ from gnnserve_worker.following.state import (
     LoaderFailed,
     LoaderIdle,
     LoaderStopped,
+    LoadPurpose,
     Log,
     ReportProblem,
     RevisionDoubted,
@@ -31,6 +34,7 @@ from gnnserve_worker.following.state import (
     Switch,
     TableDeclared,
     Verify,
+    Warn,
     Withdraw,
 )
 from gnnserve_worker.following.transitions import step
@@ -64,6 +68,8 @@ class World:
     rehearsed: list[ServedRevision] = field(default_factory=list)
     """Loaded or verified, and not doubted since."""
     reports: list[str | None] = field(default_factory=list)
+    damages: list[Damage | None] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
     logged: list[Log] = field(default_factory=list)
 
     def tell(self, event: Event) -> None:
@@ -80,8 +86,11 @@ class World:
                 case Withdraw():
                     assert isinstance(event, RevisionDoubted)
                     self.answering = None
-                case ReportProblem(problem):
+                case ReportProblem(problem, damage):
                     self.reports.append(problem)
+                    self.damages.append(damage)
+                case Warn(_, problem):
+                    self.warned.append(problem)
                 case Log():
                     self.logged.append(effect)
                 case _:
@@ -96,7 +105,7 @@ class World:
             self.rehearsed = [ready for ready in self.rehearsed if ready is not revision]
             self.tell(RevisionDoubted(revision, "was written to"))
 
-    def finish(self, error: Exception | None = None) -> None:
+    def finish(self, error: Exception | None = None, *, is_larger: bool = True) -> None:
         """The job, if there is one."""
         match self.state.job:
             case None:
@@ -119,7 +128,7 @@ class World:
                     self.state.attempted and self.state.attempted.revision
                 )
                 before = self.answering
-                self.tell(RevisionLoaded(loaded, 0.5, is_larger=True))
+                self.tell(RevisionLoaded(loaded, 0.5, is_larger))
                 if overtaken or self.state.is_stopped:
                     assert self.answering is before, "switched to what was overtaken"
 
@@ -290,6 +299,102 @@ def test_reason_of_a_withdrawal_is_not_taken_back_by_the_load_that_was_under_way
     reports = len(world.reports)
     world.finish(RepositoryError("/x", "is gone", "generate again"))
     assert len(world.reports) == reports
+
+
+def test_damage_is_reported_once_two_attempts_running_have_found_it() -> None:
+    world = serving()
+    world.tell(TableDeclared(msgspec.structs.replace(table("b"), repair=1)))
+    damaged, gone = DamagedError("/x", "was altered", "generate again"), RepositoryError("/x", "is gone", "wait")
+    for error in (damaged, gone, damaged, damaged, damaged):
+        world.tell(LoaderIdle())
+        world.finish(error)
+        world.now_s += LONGEST_S
+    found = Damage("b", repair=1)
+    assert world.damages[-5:] == [None, None, None, found, found]
+    world.tell(TableDeclared(msgspec.structs.replace(table("b"), repair=2)))
+    world.tell(LoaderIdle())
+    world.finish(damaged)
+    assert world.damages[-1] is None, "it was made again since"
+
+
+def test_settings_of_the_service_hold_while_its_next_revision_is_loaded_and_its_base_variant_does_not() -> None:
+    world = serving()
+    world.tell(TableDeclared(table("b", latency_ms=5, variant="x9")))
+    world.tell(LoaderIdle())
+    assert world.state.table == table("a", latency_ms=5)
+    assert world.state.job == Load(table("b", latency_ms=5, variant="x9"), LoadPurpose.ANSWER, is_beside=True)
+
+
+def test_a_table_that_only_renews_what_it_says_is_followed_and_logged_for_who_looks_closely_alone() -> None:
+    world, costs = serving(), {"x1": AffineCost(fixed_ms=1, per_seed_ms=1)}
+    levels = []
+    for declared in (
+        msgspec.structs.replace(table("a"), costs=costs),
+        msgspec.structs.replace(table("a", latency_ms=5), costs=costs),
+    ):
+        world.tell(TableDeclared(declared))
+        world.tell(LoaderIdle())
+        assert world.state.table == declared
+        levels.append(world.logged[-1].level)
+    assert levels == [logging.DEBUG, logging.INFO]
+
+
+def test_files_that_were_replaced_are_said_and_loaded_while_those_before_answer() -> None:
+    world = serving()
+    before = world.answering
+    assert before is not None
+    world.tell(FilesReplaced(before, "x1.npy is another file"))
+    assert world.warned == [
+        "revision a answers from files that are no longer in the repository: x1.npy is another file"
+    ]
+    world.tell(LoaderIdle())
+    assert world.state.job == Load(table("a"), LoadPurpose.ANSWER, is_beside=True)
+    assert world.answering is before
+    world.finish()
+    assert world.answering is not before
+    world.tell(LoaderIdle())
+    assert world.state.job is None
+
+
+def test_a_doubted_revision_is_verified_where_it_lies_and_answers_again_or_is_loaded() -> None:
+    world = serving()
+    before = world.answering
+    world.doubt()
+    world.tell(LoaderIdle())
+    assert isinstance(world.state.job, Verify)
+    world.finish()
+    assert world.answering is before
+    assert (world.reports[-1], world.state.job) == (None, None)
+    world.now_s += LONGEST_S
+    world.doubt()
+    world.tell(LoaderIdle())
+    assert world.state.job == Verify(cast("ServedRevision", before))
+    world.tell(FilesVerified(is_intact=False))
+    assert world.state.job == Load(table("a"), LoadPurpose.ANSWER, is_beside=False)
+
+
+@pytest.mark.parametrize("outcome", ["larger", "no larger", "failed", "replaced meanwhile"])
+def test_a_revision_is_loaded_once_into_memory_that_came_free_and_taken_where_it_is_larger(outcome: str) -> None:
+    world = serving()
+    before, reports = world.answering, [*world.reports]
+    assert before is not None
+    world.tell(CouldGrow(before))
+    world.tell(LoaderIdle())
+    assert world.state.job == Load(table("a"), LoadPurpose.ENLARGE, is_beside=True)
+    if outcome == "replaced meanwhile":
+        world.tell(FilesReplaced(before, "is gone"))
+    world.finish(RuntimeError("no memory") if outcome == "failed" else None, is_larger=outcome != "no larger")
+    assert (world.answering is not before) == (outcome == "larger")
+    assert {*world.reports[len(reports) :]} <= {None}, "its answers are right whatever came of it"
+    says = [log.words for log in world.logged if log.level == logging.WARNING]
+    assert says == {
+        "no larger": ["revision a answers on: loaded again, it has no more memory"],
+        "failed": ["revision a answers on: loaded again, RuntimeError: no memory"],
+    }.get(outcome, [])
+    assert world.answering is not None
+    world.tell(CouldGrow(world.answering))
+    world.tell(LoaderIdle())
+    assert (world.state.job is None) == (outcome != "replaced meanwhile")
 
 
 def test_memory_that_came_free_for_one_revision_loads_no_other_again() -> None:
