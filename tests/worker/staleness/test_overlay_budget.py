@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.support.changes.listed import FIRST_NEW, drawn_request
-from tests.support.changes.living import MODELS, PlainGraph
+from tests.support.changes.living import MODELS, PlainGraph, ids_of
 from tests.support.changes.living_types import opened, served_by
 from tests.support.changes.stale_layers import ALL, CLOSE, DIRECTED, NEVER, UNDIRECTED, Scene
 from tests.support.overlays.typed_overlays import made, read
@@ -25,6 +25,8 @@ from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.limits import RefreshBudget
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_worker.inference.batch import Inference, infer_batch
+from gnnserve_worker.kernels.view import unpack
+from gnnserve_worker.opening import overlay_reach
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.staleness.refreshing import RefreshedBy
@@ -120,6 +122,45 @@ def test_the_rows_that_a_new_node_moves_most_are_made_first(tmp_path: Path) -> N
     steps = -np.diff(errors)
     assert (np.diff(steps) <= 1e-9).all(), steps
     assert errors[-1] == 0
+
+
+def movement(
+    lists: Mapping[int | str, Sequence[int | str]], joined: Sequence[int], *, weighs: bool
+) -> dict[int | str, float]:
+    """How far rows of the second layer move by a new node that is joined to these: the slow way, node by node."""
+    least, moved = 2.0**-20, dict.fromkeys(lists, 0.0)
+    shares = {id_: 0.5 / (len(lists[id_]) + 1) if weighs and id_ in joined else 0.0 for id_ in lists}
+    for _ in range(2):
+        before = dict(moved)
+        for id_, senders in lists.items():
+            came = int(id_ in joined)
+            total = came + sum(max(before[one], shares[one]) for one in senders)
+            moved[id_] = min(1.0, least * came + before[id_] + total / max(1, len(senders) + came))
+    return moved
+
+
+@pytest.mark.parametrize(
+    ("architecture", "room"), [("GraphSAGE", 64), ("GraphSAGE", 0), ("GCN", 64)], ids=["mean", "little room", "weights"]
+)
+def test_a_row_moves_by_the_mean_over_its_list_of_what_came_and_of_what_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, room: int
+) -> None:
+    monkeypatch.setattr(overlay_reach, "_ROOM", room)
+    scene, joined = scene_of(tmp_path, ALL, architecture), [1, 2, 3, 40]
+    question = question_of(JsonCodec(), json.dumps(new_node(joined)).encode(), scene.served, max_nodes=1_000)
+    stored = scene.loaded.graph.nodes
+    view = view_of(stored, [Part(1, question.overlay, None)], question.nodes.copy())
+    assert view is not None
+    origins = unpack(view.sampling.packed)[4]
+    positions = scene.living.graph.ids.find(ids_of([*scene.plain.lists]))
+    names = np.array([next((stored + k for k, one in enumerate(origins) if one == node), node) for node in positions])
+    reach = scene.loaded.variants["stored2"].rows.reach  # type: ignore[union-attr]
+    found = reach.amounts(view.sampling, names, np.ones(len(names), np.int32), 2)[2]
+    wanted = movement(
+        {one: [*senders] for one, senders in scene.plain.lists.items()}, joined, weighs=architecture == "GCN"
+    )
+    np.testing.assert_allclose(found, [*wanted.values()], rtol=1e-5, atol=0)
+    assert (found > 0).sum() > len(joined)
 
 
 @pytest.mark.campaign

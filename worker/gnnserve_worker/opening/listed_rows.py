@@ -78,7 +78,7 @@ class ListedRows:
             for number, (source, name) in enumerate(pairwise(names), start=1):
                 maker = self._maker(name, source, network.layer(number), number)
                 weighs |= maker.weighs_neighbours
-                reach = OverlayReach(self.graph.seen, self.draw, weighs, self.names_leaves)
+                reach = OverlayReach(self.graph.seen, weighs, self.names_leaves)
                 rows = OverlayRows(maker, rows, reach, number)
         return rows
 

@@ -7,25 +7,30 @@ move, so that rows which move are those that are others in a request's view.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.kernels.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, unpack
+from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.kernels.layout import type_of, unpack_layout
+from gnnserve_worker.kernels.primitives import list_begin, list_end
+from gnnserve_worker.kernels.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, seen_as, unpack
 from gnnserve_worker.models.rows import ReachedRows
-from gnnserve_worker.programs.numbering import seed_rows
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Sampler, Scratch
+from gnnserve_worker.sampling.neighbours import NeighbourSample
 
 _OF_DEGREE = np.float32(0.5)
 """Movement of a neighbour's weight, where the layer weighs it by its degree, over the share of its list that came."""
 _LEAST = np.float32(2.0**-20)
 """Movement of a row that is another one, at least."""
 
-
 _VIEW_BITS = 32
+_ROOM = 64
+"""Entries that there is room for at first, for each node."""
+_MARKS = 1 << 12
+"""Marks, by the low bits of their numbers, of the nodes that stand for stored ones in a view: few others share one, and
+looking for those in the view's slots takes many times as long."""
 
 
 def node_keys(views: np.ndarray, nodes: np.ndarray) -> np.ndarray:
@@ -39,22 +44,11 @@ def of_node_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (keys >> _VIEW_BITS).astype(np.int32), keys & ((1 << _VIEW_BITS) - 1)
 
 
-class _Memory(threading.local):
-    """Memory in which a thread looks at neighbours."""
-
-    def __init__(self) -> None:
-        self.scratch = Scratch()
-
-
-_memory = _Memory()
-
-
 @dataclass(frozen=True, slots=True)
 class OverlayReach:
     """Reach over the layers of one network, each of which reads neighbours and no further nodes."""
 
     graph: Graph
-    draw: Sampler
     weighs_neighbours: bool
     """Whether layers weigh neighbours by their degrees."""
     names_leaves: bool
@@ -79,27 +73,21 @@ class OverlayReach:
     def amounts(self, view: SampleView, nodes: np.ndarray, views: np.ndarray, layers: int) -> np.ndarray:
         """How far rows of these nodes move by each layer: float32 [layers + 1, nodes], first that of their features. 0:
         they are as they are stored. `nodes`: int64, each once in each of `views` (int32), by their names there."""
-        _, _, flags, _, origins, streams, extra_starts, _, _ = unpack(view.packed)
-        is_brought = nodes >= self.graph.nodes
-        moved = np.zeros((layers + 1, len(nodes)), np.float32)
-        moved[0, is_brought & (nodes - self.graph.nodes < len(streams))] = 1
+        _, _, _, _, origins, streams, _, _, _ = unpack(view.packed)
+        around = self._around(view, node_keys(views, nodes), layers)
+        _, named = of_node_keys(around.keys)
+        is_brought = named >= self.graph.nodes
+        moved = np.zeros((layers + 1, len(named)), np.float32)
+        moved[0, is_brought & (named - self.graph.nodes < len(streams))] = 1
         # Edges with other columns change a row, too.
         moved[1:, is_brought] = _LEAST
-        is_new = self.origins_of(origins, nodes) < 0
-        moved[:, is_new] = 1
-        at = np.flatnonzero(~is_new & (is_brought | self._reaches(flags, layers)[views])) if layers else is_new[:0]
-        if not len(at):
-            return moved
-        lists = self._lists_of(view.of_others(views[at]), nodes[at])
-        came = lists.came(self.graph.nodes, extra_starts)
-        read = self._moved_entries(view, lists, layers - 1)
-        read[:, came] = 1
-        if self.weighs_neighbours:
-            np.maximum(read, _OF_DEGREE * self._shares_that_came(view, lists.entries), out=read)
+        moved[:, self.origins_of(origins, named) < 0] = 1
+        shares = _OF_DEGREE * self._shares_that_came(view, named) if self.weighs_neighbours else np.float32(0)
         for layer in range(1, layers + 1):
-            sums = moved[layer, at] + moved[layer - 1, at] + lists.means(read[layer - 1])
-            moved[layer, at] = np.minimum(1, sums)
-        return moved
+            read = np.maximum(moved[layer - 1], shares)[around.read]
+            sums = moved[layer] + moved[layer - 1] + around.means(read)
+            moved[layer] = np.minimum(1, sums)
+        return moved[:, : len(nodes)]
 
     def named(self, view: SampleView, sample: NeighbourSample) -> tuple[np.ndarray, np.ndarray]:
         """Names in their views of the nodes that a sample reads, int64, those of its rows first; and the view of each,
@@ -123,43 +111,57 @@ class OverlayReach:
         """Numbers of nodes (int64) in their views, as samples have them."""
         return names if self.names_leaves else _as_seen(names, views, self.graph.nodes, view)
 
-    def _lists_of(self, view: SampleView, nodes: np.ndarray) -> _SeenLists:
-        """`view`: that of these nodes (int64)."""
-        graph = self.graph
-        sample = self.draw(
-            graph.indptr, graph.indices, nodes, (FULL_NEIGHBOURHOOD,), 0, _memory.scratch, share=True, view=view,
-            names_leaves=True,
-        )  # fmt: skip
-        assert sample.views is not None  # noqa: S101 - it is drawn in a view
-        rows, stride = seed_rows(sample), (len(sample.segments) - 1) // len(sample.nodes)
-        segments = (rows[:, None] * stride + np.arange(stride)).ravel()
-        starts, ends = sample.segments[segments], sample.segments[segments + 1]
-        bounds = np.concatenate(([0], np.cumsum(ends - starts)))
-        places = np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], ends - starts)
-        views = sample.views[rows][np.repeat(np.arange(len(nodes)), np.diff(bounds[::stride]))]
-        return _SeenLists(nodes, self._named(sample.neighbours[places].astype(np.int64), views, view), views, bounds)
+    def _around(self, view: SampleView, keys: np.ndarray, layers: int) -> _Surroundings:
+        """Nodes by which rows of some nodes may move within so many layers. `keys`: `node_keys` of these, distinct. A
+        list is read once, whatever the number of layers that reach it."""
+        known, fresh, parts = keys, keys, list[_ReadEntries]()
+        for layer in range(layers, 0, -1):
+            part = self._read_lists(view, fresh, layer)
+            parts.append(part._replace(readers=part.readers + (len(known) - len(fresh))))
+            found = np.unique(part.keys)
+            fresh = found[~np.isin(found, known, assume_unique=True, kind="sort")]
+            known = np.concatenate((known, fresh))
+            if not len(fresh):
+                break
+        came = np.zeros(len(known))
+        if not parts:
+            nothing = np.zeros(0, np.int64)
+            return _Surroundings(known, came, nothing, nothing, np.zeros(0))
+        joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+        came[: len(joined[0])] = joined[0]
+        order = np.argsort(known)
+        read = order[np.searchsorted(known, joined[2], sorter=order)]
+        return _Surroundings(known, came, joined[1], read, joined[3])
+
+    def _read_lists(self, view: SampleView, keys: np.ndarray, layer: int) -> _ReadEntries:
+        """Read the lists of nodes whose rows of the layer may be others."""
+        graph, room = self.graph, _ROOM * (1 + len(keys))
+        while True:
+            came, weights = np.empty(len(keys)), np.empty(room)
+            readers, read = np.empty((2, room), np.int64)
+            count = _read_lists(
+                view.packed, graph.indptr, graph.indices, graph.layout, keys, self._through(layer),
+                self._through(layer - 1), came, readers, read, weights,
+            )  # fmt: skip
+            if count <= room:
+                return _ReadEntries(came, readers[:count], read[:count], weights[:count])
+            room = count
+
+    def _through(self, layer: int) -> int:
+        """Flags of views in which rows of stored nodes may be others through what these read: through the first layer
+        where neighbours have other features or weights, and through later ones where they have other lists."""
+        if layer == 0:
+            return 0
+        return HAS_OVERLAY if layer > 1 or self.weighs_neighbours else HAS_OVERRIDES
 
     def _reaches(self, flags: np.ndarray, layer: int) -> np.ndarray:
-        """Whether rows of stored nodes may be others in each view through what these read, bool: through the first
-        layer where neighbours have other features or weights, and through later ones where they have other lists."""
-        through = HAS_OVERLAY if layer > 1 or self.weighs_neighbours else HAS_OVERRIDES
-        is_other: np.ndarray = (flags & through != 0) & (layer > 0)
+        """Whether rows of stored nodes may be others in each view through what these read, bool."""
+        is_other: np.ndarray = flags & self._through(layer) != 0
         return is_other
 
-    def _moved_entries(self, view: SampleView, lists: _SeenLists, layers: int) -> np.ndarray:
-        """How far what each entry of lists names has moved by each layer: float32 [layers + 1, entries]."""
-        flags = unpack(view.packed)[2]
-        found = np.zeros((layers + 1, len(lists.entries)), np.float32)
-        at = np.flatnonzero((lists.entries >= self.graph.nodes) | self._reaches(flags, layers)[lists.views])
-        if len(at):
-            keys, places = np.unique(node_keys(lists.views[at], lists.entries[at]), return_inverse=True)
-            views, nodes = of_node_keys(keys)
-            found[:, at] = self.amounts(view, nodes, views, layers)[:, places]
-        return found
-
     def _shares_that_came(self, view: SampleView, entries: np.ndarray) -> np.ndarray:
-        """The share of the list of each node (int64) that a request brings, float32; `_LEAST` at least of one that it
-        brings something to."""
+        """The share of the list of each of these nodes (int64) that a request brings, float32; `_LEAST` at least of one
+        that it brings something to."""
         _, _, _, _, origins, _, extra_starts, _, _ = unpack(view.packed)
         shares = np.zeros(len(entries), np.float32)
         brought = np.flatnonzero(entries >= self.graph.nodes)
@@ -172,36 +174,87 @@ class OverlayReach:
         return shares
 
 
-@dataclass(frozen=True, slots=True)
-class _SeenLists:
-    """Whole lists of some nodes as their requests see them. Of each list what came stands last."""
+class _ReadEntries(NamedTuple):
+    """Entries of lists of some nodes as their requests see them."""
 
-    nodes: np.ndarray
-    """int64"""
-    entries: np.ndarray
-    """int64: names of neighbours."""
-    views: np.ndarray
-    """int32 [entries]"""
-    bounds: np.ndarray
-    """Where each list begins, and once more: int64 [nodes · lists of a node + 1]."""
+    came: np.ndarray
+    """Share of each node's list that requests bring, summed over its lists: float64."""
+    readers: np.ndarray
+    """Place of the node that reads each entry which was there and whose row may be another one, int64."""
+    keys: np.ndarray
+    """`node_keys` of what these entries name, int64."""
+    weights: np.ndarray
+    """One over the length of the entry's list, float64."""
 
-    def came(self, stored: int, extra_starts: np.ndarray) -> np.ndarray:
-        """Places of the entries that requests bring: int64. `stored`: the graph's nodes; `extra_starts`: as of
-        `unpack`."""
-        stride = (len(self.bounds) - 1) // len(self.nodes)
-        brought = np.flatnonzero(self.nodes >= stored)
-        lists = (brought[:, None] * stride + np.arange(stride)).ravel()
-        extra = (self.nodes[brought, None] - stored + np.arange(stride)).ravel()
-        counts = extra_starts[extra + 1] - extra_starts[extra]
-        firsts = self.bounds[lists + 1] - counts
-        ends = np.cumsum(counts)
-        return np.asarray(np.arange(counts.sum()) + np.repeat(firsts - (ends - counts), counts))
 
-    def means(self, entries: np.ndarray) -> np.ndarray:
-        """The mean over each list (float [entries]), summed over the lists of each node: float64 [nodes]."""
-        sums = np.concatenate(([0.0], np.cumsum(entries, dtype=np.float64)))[self.bounds]
-        means = np.diff(sums) / np.maximum(1, np.diff(self.bounds))
-        return np.asarray(means.reshape(len(self.nodes), -1).sum(axis=1))
+class _Surroundings(NamedTuple):
+    """Nodes whose rows may move, and what they read of each other."""
+
+    keys: np.ndarray
+    """`node_keys` of the nodes, int64, distinct."""
+    came: np.ndarray
+    """As of `_ReadEntries`, of all nodes."""
+    readers: np.ndarray
+    """Place in `keys` of the node that reads each entry, int64."""
+    read: np.ndarray
+    """Place in `keys` of the node that the entry names, int64."""
+    weights: np.ndarray
+    """As of `_ReadEntries`."""
+
+    def means(self, moved: np.ndarray) -> np.ndarray:
+        """The mean over each list of how far rows have moved, summed over the lists of each node: float64 [nodes].
+        `moved`: by entry, float; what came has moved by 1."""
+        means: np.ndarray = self.came + np.bincount(self.readers, self.weights * moved, len(self.keys))
+        return means
+
+
+@kernel
+def _read_lists(
+    packed: np.ndarray, indptr: np.ndarray, indices: np.ndarray, layout: np.ndarray, keys: np.ndarray, through: int,
+    through_read: int, came: np.ndarray, readers: np.ndarray, read: np.ndarray, weights: np.ndarray,
+) -> int:  # fmt: skip
+    """Read the lists of the nodes that requests bring, and of those in views with a flag of `through`; entries of the
+    same kinds, by `through_read`, are written as far as there is room. Returns how many there are."""
+    _, _, flags, first_slots, origins, _, extra_starts, _, found_nodes = unpack(packed)
+    types, _, first_nodes, first_lists, slots, _, _ = unpack_layout(layout)
+    stored = first_nodes[types]
+    is_marked = np.zeros(_MARKS, np.bool_)
+    marked = np.int64(-1)
+    count = 0
+    for i in range(len(keys)):
+        came[i] = 0.0
+        view = keys[i] >> _VIEW_BITS
+        if view != marked:
+            marked = view
+            is_marked[:] = False
+            for place in range(first_slots[view], first_slots[view + 1]):
+                if found_nodes[place] >= 0:
+                    is_marked[origins[found_nodes[place] - stored] & (_MARKS - 1)] = True
+        node = keys[i] & ((1 << _VIEW_BITS) - 1)
+        origin = node if node < stored else origins[node - stored]
+        if origin < 0 or (node < stored and not flags[view] & through):
+            continue
+        kind = type_of(origin, first_nodes)
+        first = first_lists[kind] + (origin - first_nodes[kind]) * slots[kind]
+        for slot in range(slots[kind]):
+            begin = list_begin(indptr, first + slot)
+            end = list_end(indptr, first + slot)
+            extra = 0
+            if node >= stored:
+                extra = extra_starts[node - stored + slot + 1] - extra_starts[node - stored + slot]
+            weight = 1.0 / max(1, end - begin + extra)
+            came[i] += weight * extra
+            for entry in range(begin, end):
+                name = np.int64(indices[entry])
+                if is_marked[name & (_MARKS - 1)]:
+                    name = np.int64(seen_as(int(name), view, stored, first_slots, found_nodes, origins))
+                if name >= stored or flags[view] & through_read:
+                    if count < len(read):
+                        readers[count] = i
+                        read[count] = view << _VIEW_BITS | name
+                        weights[count] = weight
+                    count += 1
+    return count
 
 
 def _lengths(indptr: np.ndarray, nodes: np.ndarray) -> np.ndarray:

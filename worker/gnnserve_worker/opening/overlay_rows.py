@@ -175,7 +175,9 @@ class _Spaces(threading.local):
         self._of_layers: dict[int, LayerScratch] = {}
 
     def of(self, layer: int) -> LayerScratch:
-        return self._of_layers.setdefault(layer, LayerScratch())
+        if layer not in self._of_layers:
+            self._of_layers[layer] = LayerScratch()
+        return self._of_layers[layer]
 
 
 _spaces = _Spaces()

@@ -137,7 +137,7 @@ class RowsByNode:
         if products is None:
             return None
         first, *others = self._layers_of(variant, followed)
-        reach = OverlayReach(self._graph.seen, self.sample, first.weighs_neighbours, names_leaves=True)
+        reach = OverlayReach(self._graph.seen, first.weighs_neighbours, names_leaves=True)
         if not others:
             return OverlayRows(StoredSeenRows(first), products, reach, first.number)
         rows: MakesRows = StoredRowMaker(first, products, averages=others[0].layer.aggregation.plain)

@@ -87,7 +87,7 @@ class RowsByRelation:
         if followed is None or not point_of(variant).capabilities.overlay:
             return None
         made = self._stored_layers(variant, followed, recipe)
-        reach = OverlayReach(self._graph, self.sample, weighs_neighbours=False, names_leaves=False)
+        reach = OverlayReach(self._graph, weighs_neighbours=False, names_leaves=False)
         rows: MakesRows = self._product_maker(followed.layers[0].products, followed.network, recipe)
         for maker in made.values():
             rows = OverlayRows(RelationSeenRows(maker), rows, reach, maker.number)
