@@ -34,7 +34,7 @@ from gnnserve_worker.graph.change_batch import (
 )
 from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, TextIds
 from gnnserve_worker.graph.change_run import fold_rows, join
-from gnnserve_worker.graph.found_nodes import FoundNodes
+from gnnserve_worker.graph.found_nodes import FoundNodes, distinct
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.inference.batch import infer_batch
@@ -407,3 +407,13 @@ def test_folded_rows_are_those_of_the_last_override_of_each_column(seed: int) ->
     assert sorted([*new.tolist(), *nodes.tolist()]) == sorted(plain)
     for node, row in zip((*new.tolist(), *nodes.tolist()), folded, strict=True):
         np.testing.assert_array_equal(row, plain[node])
+
+
+@pytest.mark.parametrize("count", [0, 1, 20, 21, 5_000], ids=lambda count: f"{count} of 80")
+def test_distinct_nodes_are_ascending_and_there_once_however_many_there_are(count: int) -> None:
+    draw = np.random.default_rng(41)
+    parts = [draw.integers(0, 80, count), draw.integers(0, 80, count // 2), np.zeros(0, np.int64)]
+    found = distinct(parts)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, np.unique(np.concatenate(parts)))
+    np.testing.assert_array_equal(distinct([*parts, np.array([10**7])])[:-1], found)

@@ -34,6 +34,7 @@ from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.models import living_sums
 from gnnserve_worker.sampling.batch_view import Part, view_of
 
 NODES = 40
@@ -147,9 +148,17 @@ def test_sums_never_drift(tmp_path: Path, architecture: str) -> None:
     np.testing.assert_array_equal(now[:NODES][is_first], first[is_first])
 
 
-@pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
-def test_sums_of_a_later_layer_are_those_of_its_lists_to_the_bit(tmp_path: Path, architecture: str) -> None:
-    plain, draw = PlainGraph(NODES, 27, UNDIRECTED), np.random.default_rng(28)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("architecture", "direction"),
+    [("GraphSAGE", Direction.UNDIRECTED), ("GIN", Direction.UNDIRECTED), ("GIN", Direction.DIRECTED)],
+)
+def test_sums_of_a_later_layer_are_those_of_its_lists_to_the_bit(
+    tmp_path: Path, architecture: str, direction: Direction, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many threads share the readers."""
+    monkeypatch.setattr(living_sums, "thread_count", lambda: threads)
+    plain, draw = PlainGraph(NODES, 27, EdgeRules(direction)), np.random.default_rng(28)
     living, fresh = opened(tmp_path, plain, architecture, variants=DEEPER), [*range(10_000, 9_000, -1)]
     for number in range(8):
         # Beside predictions, and without any.

@@ -119,13 +119,18 @@ class LivingGraph:
         firsts = zip(self.places.first_nodes.tolist(), self.ids_of, strict=False)
         return np.concatenate([first + ids.kept for first, ids in firsts])
 
+    @property
+    def naming(self) -> LivingLists:
+        """For each node the lists that name it, whichever way edges go."""
+        return self.readers or self.lists
+
     def readers_of(self, nodes: np.ndarray) -> np.ndarray:
         """Nodes that read any of these (int64): int64, ascending, distinct."""
         return distinct((self.all_readers_of(nodes),))
 
     def all_readers_of(self, nodes: np.ndarray) -> np.ndarray:
         """Nodes that read any of these (int64), each as often as it does: int64."""
-        return self.nodes_of_lists((self.readers or self.lists).of(nodes))
+        return self.nodes_of_lists(self.naming.of(nodes))
 
     def nodes_of_lists(self, lists: np.ndarray) -> np.ndarray:
         """The nodes that these lists (int64) are of: int64."""
@@ -133,13 +138,13 @@ class LivingGraph:
 
     def readers_counts(self, nodes: np.ndarray) -> np.ndarray:
         """How many entries of lists name each of these nodes (int64): int64 [nodes]."""
-        return (self.readers or self.lists).lengths(nodes)
+        return self.naming.lengths(nodes)
 
     def entries_reading(self, nodes: np.ndarray) -> np.ndarray:
         """Entries of lists that name any of these nodes (int64): (list, sender), int64 [entries, 2]."""
         if not len(nodes):
             return _NO_ENTRIES
-        return np.ascontiguousarray((self.readers or self.lists).entries_of(nodes)[:, ::-1])
+        return np.ascontiguousarray(self.naming.entries_of(nodes)[:, ::-1])
 
     def find(self, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
         """Find its nodes; or what is wrong with them, or with the payload of its edges."""

@@ -128,9 +128,7 @@ class Drafting:
         self.begin_sums(rows_wait=False)
         self._hops = [layer.hops for layer in changes.layers]
         self.memory = changes.memory
-        self._movement = Movement(
-            self.graph.lists, self.graph.readers or self.graph.lists, self.graph.places, self._roots, give_way
-        )
+        self._movement = Movement(self.graph.lists, self.graph.naming, self.graph.places, self._roots, give_way)
 
     def begin_sums(self, *, rows_wait: bool) -> None:
         """Begin all sums anew. To be called where all rows are right. `rows_wait`: rows of stored layers are not made
@@ -261,8 +259,7 @@ class Drafting:
             before = moved.rows_of(nodes)
         yield from self._make_parts(one.make, nodes, in_parallel=in_parallel)
         if moved is not None:
-            reading = self.graph.entries_reading(nodes)
-            moved.move(reading, np.repeat(np.arange(len(nodes)), self.graph.readers_counts(nodes)), before)
+            moved.move(nodes, self.graph.naming, before, shared_among=self.graph.taken if in_parallel else None)
 
     def _make_parts(
         self, make: Callable[[np.ndarray], StoredLayerRows], nodes: np.ndarray, *, in_parallel: bool
@@ -293,10 +290,9 @@ class Drafting:
 
     def _make_rows(self, features: np.ndarray, found: FoundNodes, renewed: np.ndarray, group: ChangeGroup) -> None:
         """Rows that are made of features, and what they change of their readers' sums."""
-        reading = self.graph.entries_reading(found.overridden if self.sums else _NO_NODES)
         before = {}
         for sums in self._sums_to_begin():
-            sums.begin(np.concatenate((renewed, reading[:, 0])))
+            sums.begin(np.concatenate((renewed, self.graph.naming.of(found.overridden))))
         for key, sums in self.sums.items():
             before[key] = sums.rows_of(found.overridden)
         for maker in self.makers:
@@ -305,14 +301,9 @@ class Drafting:
             group.rows.append(made)
             if (table := self._tables.get(id(maker.table))) is not None:
                 replace(made, table=table).put()
-        # Entries are in the order of the overridden nodes.
-        places = np.repeat(np.arange(len(found.overridden)), self.graph.readers_counts(found.overridden))
-        if self.long is not None and self.sums:
-            is_summed = self.long[reading[:, 0]]
-            reading, places = reading[is_summed], places[is_summed]
         self._give_way()
         for key, sums in self.sums.items():
-            sums.move(reading, places, before[key])
+            sums.move(found.overridden, self.graph.naming, before[key])
         self.memory.note_rows(renewed)
 
     def _near(self, found: FoundNodes) -> np.ndarray:

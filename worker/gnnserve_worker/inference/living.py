@@ -441,7 +441,7 @@ class LivingRevision:
         else:
             for one in made:
                 one.put()
-        for one in made:
+        for one in made if self._written else ():
             _note_rows(self._written, [one.table], one.nodes)
 
     def _follow_budget(self) -> None:

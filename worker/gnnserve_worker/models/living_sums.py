@@ -20,6 +20,7 @@ from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.kernels.primitives import prefetch, prefetch_row
 from gnnserve_worker.models.network import Layer
+from gnnserve_worker.parallel import map_parallel, thread_count
 from gnnserve_worker.tables.growing import empty_growing
 from gnnserve_worker.tables.table import Rows, Table
 
@@ -85,11 +86,25 @@ class LivingSums:
         if len(entries):
             _change(self._sums, self._powers, self._counts, self._table.rows.values, entries, adds)
 
-    def move(self, entries: np.ndarray, places: np.ndarray, before: np.ndarray) -> None:
-        """Put the rows that the table has now in the place of others. `entries`: (reader, sender), int64 [entries, 2];
-        `before`: rows that it had, float32 [rows, columns at least], `places`: that of each entry, int64 [entries]."""
-        if len(entries):
-            _move(self._sums, self._powers, self._counts, self._table.rows.values, entries, places, before)
+    def move(
+        self, nodes: np.ndarray, readers: LivingLists, before: np.ndarray, *, shared_among: int | None = None
+    ) -> None:
+        """Put the rows that the table has now of these nodes (int64) in the place of others, in the sums of all who
+        read them. `readers`: for each node the lists that name it, `before`: rows that the table had, float32
+        [nodes, columns at least]. `shared_among`: numbers that readers have, a part of which each thread moves; None:
+        the calling one moves all."""
+        if not len(nodes):
+            return
+        parts = 1 if shared_among is None else thread_count()
+        firsts = [(shared_among or 0) * part // parts for part in range(parts)]
+
+        def move_part(part: int) -> None:
+            _move(
+                self._sums, self._powers, self._counts, self._table.rows.values, nodes, readers.bounds,
+                readers.indices, before, firsts[part], [*firsts[1:], len(readers.bounds)][part],
+            )  # fmt: skip
+
+        map_parallel(move_part, parts)
 
     def aggregate(self, nodes: np.ndarray, out: np.ndarray) -> None:
         """What the layer aggregates of these nodes (int64), without bias and ReLU: float32 [nodes, columns]."""
@@ -112,7 +127,8 @@ class LivingSums:
 
 @inlined
 def _scale_of(power: int) -> np.float32:
-    return np.float32(2.0 ** np.float64(power - _ZERO))
+    # By the exponent's bits, which the powers of `_keep` fit: to raise 2 to a power takes as long as to move a sum.
+    return np.int32((np.int32(power) + np.int32(127 - _ZERO)) << np.int32(23)).view(np.float32)
 
 
 @inlined
@@ -214,30 +230,57 @@ def _change(
             total[column] += sign * np.int32(np.rint(row[column] * scale))
 
 
+@inlined
+def _entries_within(
+    bounds: np.ndarray, indices: np.ndarray, node: int, first: int, last: int
+) -> tuple[np.int64, np.int64]:  # fmt: skip
+    """Begin and end of what an ascending list names from the first up to the last."""
+    begin = bounds[node, 0]
+    end = bounds[node, 1]
+    while begin < end and indices[begin] < first:
+        begin += 1
+    while begin < end and indices[end - 1] >= last:
+        end -= 1
+    return begin, end
+
+
 @kernel
 def _move(
-    sums: np.ndarray, powers: np.ndarray, counts: np.ndarray, rows: np.ndarray, entries: np.ndarray,
-    places: np.ndarray, before: np.ndarray,
+    sums: np.ndarray, powers: np.ndarray, counts: np.ndarray, rows: np.ndarray, nodes: np.ndarray,
+    reader_bounds: np.ndarray, readers: np.ndarray, before: np.ndarray, first: int, last: int,
 ) -> None:  # fmt: skip
+    """Of readers from the first up to the last."""
     width = sums.shape[1]
-    place = -1
-    largest = np.float32(0.0)
-    for i in range(len(entries)):
-        if i + _AHEAD < len(entries):
-            _fetch_sum(sums, powers, counts, entries[i + _AHEAD, 0])
-        reader = entries[i, 0]
-        row = rows[entries[i, 1]]
-        old = before[places[i]]
-        if places[i] != place:
-            # Readers of one sender stand behind each other.
-            place = places[i]
-            largest = max(_largest(row, width), _largest(old, width))
-        if not _takes(reader, powers, counts, largest):
+    following = np.int64(0)
+    following_end = np.int64(0)
+    for i in range(-1, len(nodes)):
+        begin = following
+        end = following_end
+        if i + 1 < len(nodes):
+            # Lists are short: sums of the next one's beginning are fetched while this one ends.
+            following, following_end = _entries_within(reader_bounds, readers, nodes[i + 1], first, last)
+            prefetch_row(rows, nodes[i + 1], 0, width)
+        if begin == end:
             continue
-        scale = _scale_of(powers[reader])
-        total = sums[reader]
-        for column in range(width):
-            total[column] += np.int32(np.rint(row[column] * scale)) - np.int32(np.rint(old[column] * scale))
+        row = rows[nodes[i]]
+        old = before[i]
+        largest = max(_largest(row, width), _largest(old, width))
+        for entry in range(begin, end):
+            ahead = np.int64(entry + _AHEAD)
+            last_ahead = end
+            if ahead >= end:
+                ahead += following - end
+                last_ahead = following_end
+            # Where rows wait until they are read, few sums are kept.
+            if ahead < last_ahead and powers[readers[ahead]] > 0:
+                _fetch_sum(sums, powers, counts, readers[ahead])
+            reader = readers[entry]
+            if not _takes(reader, powers, counts, largest):
+                continue
+            scale = _scale_of(powers[reader])
+            total = sums[reader]
+            for column in range(width):
+                total[column] += np.int32(np.rint(row[column] * scale)) - np.int32(np.rint(old[column] * scale))
 
 
 @inlined

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from gnnserve_worker.kernel_cache import brief_kernel, inlined, kernel
+from gnnserve_worker.kernels.primitives import prefetch_row
 from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.feature_products import FeatureProducts, RowsOfFeatures, ScaledColumns, Scaling, product_of
 from gnnserve_worker.models.network import Linear
@@ -23,6 +24,8 @@ from gnnserve_worker.tables.table import NO_SCALES, Rows, RowsBehind, Table
 _BRIEF_ROWS = 512
 """Up to as many rows are written without giving the interpreter away, in 0.1 ms: predictions wait meanwhile, and would
 wait longer for it to come back. Of more, numpy and such a kernel would hold up all that answers requests."""
+_AHEAD = 8
+"""Rows that are fetched into the cache before they are written."""
 
 
 FeaturesOf = Callable[[np.ndarray], np.ndarray]
@@ -350,6 +353,8 @@ def _copy(written: np.ndarray, nodes: np.ndarray, values: np.ndarray) -> None:
     """Copy rows of bytes."""
     width = values.shape[1]
     for i in range(len(nodes)):
+        if i + _AHEAD < len(nodes):
+            prefetch_row(written, nodes[i + _AHEAD], 0, width)
         row = written[nodes[i]]
         made = values[i]
         for place in range(width):
