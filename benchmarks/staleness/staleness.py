@@ -78,6 +78,7 @@ WANTED_OF_NONE, WANTED_OF_ORACLE, AT = 0.5, 2.0, SHARES.index(0.2)
 WANTED_CORRELATION = 0.5
 MOST_EXCEEDED = 0.02
 """As often as a sensitivity may be above its bound (`worker/gnnserve_worker/staleness/loss.py`)."""
+_MORE_THAN_ALL = "half of the highest rate and the predictions together are more than the processors can do"
 _SPREAD = "the error is spread over more rows: by the true error little less differs"
 
 
@@ -202,7 +203,7 @@ def verdicts(found: Mapping[str, Any]) -> Iterable[Verdict]:
         yield from _about_requests()
     yield Verdict(
         "p99 of predictions beside changes at half of the possible rate, over without: the best way that keeps up",
-        that(f"at most {WANTED_OF_QUIET:g}"), _best_way,
+        that(f"at most {WANTED_OF_QUIET:g}"), _best_way, _MORE_THAN_ALL,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ with changes and without take turns. Each way of taking turns is measured alike.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from gnnserve_worker.graph.change_batch import encode_batch
 from gnnserve_worker.inference.batch import Infer
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.serving.process.server import SWITCH_INTERVAL_S
 
 WAYS: Mapping[str, Turns] = {
     "the product's: 512 items, a tenth of the time": Turns(),
@@ -161,9 +163,13 @@ def _following(subject: Subject, turns: Turns, changes: float) -> Iterator[tuple
     log = cast("ChangeLog", made := TimedLog(bodies))
     follower = Follower(log, Lag(time.monotonic), lambda _: None, _fail, turns=turns)
     follower.follow(living)
+    before_s = sys.getswitchinterval()
+    # As in a worker: a prediction waits that long for the interpreter.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         yield served.compute.infer, living, made
     finally:
+        sys.setswitchinterval(before_s)
         follower.close()
 
 
