@@ -285,6 +285,7 @@ def test_a_failed_switch_keeps_what_answers_and_is_tried_again() -> None:
     world.state = before  # as the shell does, where the server did not switch
     world.tell(LoaderFailed(RuntimeError("the loop is busy")))
     assert world.reports[-1] == "revision a cannot be loaded: RuntimeError: the loop is busy"
+    assert not world.state.is_due(world.now_s), "not before the delay has passed"
     world.now_s += SHORTEST_S
     world.tell(LoaderIdle())
     assert world.state.table == table("a", latency_ms=5)
@@ -336,6 +337,8 @@ def test_a_table_that_only_renews_what_it_says_is_followed_and_logged_for_who_lo
         world.tell(LoaderIdle())
         assert world.state.table == declared
         levels.append(world.logged[-1].level)
+        world.tell(LoaderIdle())
+        assert world.state.job is None, "what answers is not loaded again for that"
     assert levels == [logging.DEBUG, logging.INFO]
 
 
@@ -373,7 +376,95 @@ def test_a_doubted_revision_is_verified_where_it_lies_and_answers_again_or_is_lo
     assert world.state.job == Load(table("a"), LoadPurpose.ANSWER, is_beside=False)
 
 
-@pytest.mark.parametrize("outcome", ["larger", "no larger", "failed", "replaced meanwhile"])
+def test_verifying_that_fails_is_not_tried_again_but_the_revision_is_loaded() -> None:
+    world = serving()
+    world.doubt()
+    world.tell(LoaderIdle())
+    world.finish()
+    world.doubt()
+    world.now_s += LONGEST_S
+    world.tell(LoaderIdle())
+    world.tell(LoaderFailed(RuntimeError("the volume is gone")))
+    world.now_s += LONGEST_S
+    world.tell(LoaderIdle())
+    assert world.state.job == Load(table("a"), LoadPurpose.ANSWER, is_beside=False)
+
+
+def test_doubts_about_a_revision_that_answers_no_longer_change_nothing() -> None:
+    world = serving()
+    before = world.answering
+    assert before is not None
+    world.tell(TableDeclared(table("b")))
+    world.settle()
+    assert world.answering is not before
+    told = world.state
+    world.tell(RevisionDoubted(before, "was written to"))
+    world.tell(FilesReplaced(before, "is gone"))
+    world.tell(CouldGrow(before))
+    assert world.state == told
+
+
+def test_a_table_that_its_revision_cannot_follow_is_told_and_the_next_one_is_followed() -> None:
+    world = serving()
+    world.tell(TableDeclared(table("a", variant="x9")))
+    world.settle()
+    assert world.state.table == table("a")
+    assert world.reports[-1] == "routing: revision a has no variant x9"
+    assert world.state.delay.due_s is None, "what answers is right, and trying again would not help"
+    world.tell(TableDeclared(table("a", latency_ms=5)))
+    world.settle()
+    assert (world.state.table, world.reports[-1]) == (table("a", latency_ms=5), None)
+
+
+def test_where_nothing_answers_any_more_and_the_declared_table_is_refused_the_last_good_one_is_loaded() -> None:
+    world = serving()
+    world.tell(TableDeclared(table("b", variant="x9")))
+    world.doubt()
+    world.tell(LoaderIdle())
+    world.finish(DamagedError("/x", "was altered", "generate again"))
+    world.finish()
+    assert world.answering is None
+    assert world.reports[-1] == "routing: revision b has no variant x9"
+    assert world.state.is_due(world.now_s), "the last good table can be followed at once"
+    world.tell(LoaderIdle())
+    assert world.state.job == Load(table("a"), LoadPurpose.ANSWER, is_beside=False)
+    world.tell(LoaderFailed(TableError("routing", "revision a was made again with other variants")))
+    assert not world.state.is_due(world.now_s), "attempts do not follow each other without pause"
+    world.now_s += LONGEST_S
+    world.settle()
+    assert world.state.table == table("a")
+    assert world.answering is not None
+
+
+def test_settings_hold_at_once_while_loading_again_waits() -> None:
+    world = serving()
+    for _ in range(2):
+        assert world.answering is not None
+        world.tell(FilesReplaced(world.answering, "is gone"))
+        world.tell(LoaderIdle())
+        world.finish()
+    world.tell(TableDeclared(table("a", latency_ms=5)))
+    world.tell(LoaderIdle())
+    assert (world.state.table, world.state.job) == (table("a", latency_ms=5), None)
+    assert not world.state.is_due(world.now_s)
+
+
+@pytest.mark.parametrize("outcome", ["verified", "loaded", "failed"])
+def test_nothing_comes_of_a_job_that_ends_after_the_end(outcome: str) -> None:
+    world = serving()
+    if outcome == "verified":
+        world.doubt()
+    else:
+        world.tell(TableDeclared(table("b")))
+    world.tell(LoaderIdle())
+    world.tell(LoaderStopped())
+    answered, reports, logs = world.answering, len(world.reports), len(world.logged)
+    world.finish(RuntimeError("interrupted") if outcome == "failed" else None)
+    assert world.answering is answered
+    assert (world.state.job, len(world.reports), len(world.logged)) == (None, reports, logs)
+
+
+@pytest.mark.parametrize("outcome", ["larger", "no larger", "failed", "replaced meanwhile", "overtaken"])
 def test_a_revision_is_loaded_once_into_memory_that_came_free_and_taken_where_it_is_larger(outcome: str) -> None:
     world = serving()
     before, reports = world.answering, [*world.reports]
@@ -383,6 +474,8 @@ def test_a_revision_is_loaded_once_into_memory_that_came_free_and_taken_where_it
     assert world.state.job == Load(table("a"), LoadPurpose.ENLARGE, is_beside=True)
     if outcome == "replaced meanwhile":
         world.tell(FilesReplaced(before, "is gone"))
+    if outcome == "overtaken":
+        world.tell(TableDeclared(table("b")))
     world.finish(RuntimeError("no memory") if outcome == "failed" else None, is_larger=outcome != "no larger")
     assert (world.answering is not before) == (outcome == "larger")
     assert {*world.reports[len(reports) :]} <= {None}, "its answers are right whatever came of it"
@@ -394,7 +487,7 @@ def test_a_revision_is_loaded_once_into_memory_that_came_free_and_taken_where_it
     assert world.answering is not None
     world.tell(CouldGrow(world.answering))
     world.tell(LoaderIdle())
-    assert (world.state.job is None) == (outcome != "replaced meanwhile")
+    assert (world.state.job is None) == (outcome not in {"replaced meanwhile", "overtaken"})
 
 
 def test_memory_that_came_free_for_one_revision_loads_no_other_again() -> None:
