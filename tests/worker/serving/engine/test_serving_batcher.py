@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from tests.support.serving.batching import ADAPTIVE, Queue, reason
 
@@ -318,6 +320,65 @@ def test_batch_shrinks_for_the_first_only_as_long_as_it_can_be_in_time() -> None
     for seeds in (5, 30):
         queue.ask(seeds=seeds, objective=Objective(latency_ms=14))
     assert queue.take_keys(at=12)[1] == [0, 1]  # the first, which found an idle worker, is late anyway
+
+
+def test_a_batch_takes_as_many_of_one_group_as_leave_the_first_in_time() -> None:
+    queue = Queue()
+    queue.ask()
+    queue.take()
+    for _ in range(4):
+        queue.ask(seeds=10, objective=Objective(latency_ms=14))
+    assert queue.take_keys(at=11.4) == ("x8", [1, 2])  # all: 2.8 + 8 %; 2.6 are left
+
+
+def test_a_first_that_is_late_even_alone_is_not_taken_alone() -> None:
+    queue = Queue()
+    queue.ask(seeds=5, objective=Objective(latency_ms=14))
+    queue.ask(seeds=30, objective=Objective(latency_ms=20))
+    assert queue.take_keys(at=13) == ("x8", [0, 1])
+
+
+def busy_with(latency: float, until: int = 200) -> Queue:
+    """A queue to which a seed came in each ms that is to be answered within so many ms, and nothing waits."""
+    queue = Queue()
+    for now in range(until):
+        queue.ask(objective=Objective(latency_ms=latency), at=now)
+        if now % 4 == 3:
+            queue.take_shape(at=now)
+    return queue
+
+
+def test_a_backlog_that_has_time_is_taken_in_batches_that_leave_time_for_who_is_expected() -> None:
+    queue = busy_with(6)
+    for _ in range(9):
+        queue.ask(seeds=10, objective=Objective(latency_ms=40), at=200)
+    batch = queue.take(at=200)  # all by x8: 3.8 + 8 %, and 2.2 for those that come meanwhile
+    assert (batch.variant, 50 <= batch.seeds < 90) == ("x8", True)
+
+
+def test_those_without_a_latency_fill_what_is_left_before_those_who_are_only_expected() -> None:
+    queue = busy_with(20)
+    for _ in range(9):
+        queue.ask(seeds=10, at=200)
+    batch = queue.take(at=200)  # all by x1: 19 + 8 %, and 2.6 for those that come meanwhile
+    assert (batch.variant, 50 <= batch.seeds < 90) == ("x1", True)
+    assert queue.batcher.decider.yields_until_ms == -math.inf, "it makes nothing late"
+
+
+@pytest.mark.parametrize(("latency", "joins"), [(14.5, True), (15.5, False)])
+def test_a_better_variant_is_waited_for_only_where_it_is_in_time_with_its_margin(latency: float, joins: bool) -> None:
+    queue = Queue()
+    queue.ask(objective=Objective(latency_ms=5))
+    queue.ask(objective=Objective(latency_ms=latency))  # by x4 and x1 after each other: 4.04 + 10.1, + 8 %
+    assert queue.take_keys() == ("x4", [0, 1] if joins else [0])
+
+
+def test_a_turn_that_makes_nothing_late_is_followed_by_another_at_once() -> None:
+    queue = Queue()
+    queue.ask()
+    queue.ask(objective=Objective(latency_ms=5000))
+    assert queue.take_keys()[1][0] == 0
+    assert queue.batcher.decider.yields_until_ms == -math.inf
 
 
 def test_strict_ones_are_drained_apart_from_those_who_go_faster_alone() -> None:

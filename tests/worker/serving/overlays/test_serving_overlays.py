@@ -227,6 +227,21 @@ def test_deadlines_beside_a_dear_overlay_are_kept_or_refused_at_once() -> None:
     assert queue.ask(1, Objective(latency_ms=60), at=3) is None
 
 
+@pytest.mark.parametrize(
+    ("latency", "other", "expected"),
+    [(33.0, None, "x1"), (32.0, None, "x4"), (33.0, 34.0, "x4"), (33.0, 40.0, "x1")],
+    ids=["in time", "late by x1", "another late by x1", "another in time"],
+)
+def test_a_dear_overlay_gets_the_most_accurate_variant_that_makes_neither_it_nor_another_late(
+    latency: float, other: float | None, expected: str
+) -> None:
+    queue = Queue()
+    assert queue.ask(objective=Objective(latency), overlay=100) is None  # 201: by x1 30.1, by x4 12.04, + 8 %
+    if other is not None:
+        assert queue.ask(objective=Objective(other)) is None
+    assert queue.take().variant == expected
+
+
 def test_a_request_that_is_refused_for_its_overlay_tells_nothing_of_those_without() -> None:
     queue = Queue()
     queue.ask(100)
