@@ -22,13 +22,20 @@ class Reference:
 
     macro_f1: float
     by: str
+    beside: str = ""
+    """What it has over the networks here, told beside a figure that is missed."""
 
 
 REFERENCES: Mapping[str, Reference] = {
     "acm, 20 labels a class": Reference(0.8856, "HeCo"),
     "acm, 40 labels a class": Reference(0.8761, "HeCo"),
     "acm, 60 labels a class": Reference(0.8904, "HeCo"),
-    "imdb": Reference(0.5935, "MAGNN, an SVM on 20 % of the test nodes"),
+    "imdb": Reference(
+        0.5935,
+        "MAGNN, an SVM on 20 % of the test nodes",
+        "what is published is of a support vector machine over embeddings, fitted to labels of a fifth of the test "
+        "nodes; networks here see none of these",
+    ),
 }
 """GammaGL's and OpenHGNN's tables of the papers' figures for these very splits. HGT and RGAT have none there: the
 Heterogeneous Graph Benchmark has other selections of both data sets."""
@@ -98,6 +105,7 @@ TYPED_ACCURACY_VERDICTS = (
         Verdict(
             f"typed accuracy, {task}, {model}: Macro-F1 ({reference.macro_f1} published: {reference.by})",
             at_least(round(reference.macro_f1 - TOLERANCE, 4)), partial(_macro_f1, task, model),
+            reason=reference.beside,
         )
         for task, reference in REFERENCES.items()
         for model in MODELS

@@ -99,7 +99,8 @@ def _means(rows: np.ndarray, pairs: np.ndarray, nodes: int) -> np.ndarray:
 
 
 class Hgt(nn.Module):
-    """A product of each type, two layers, and a head, as torch_geometric's example has them."""
+    """A product of each type, two layers, and a head. torch_geometric's example (`hgt_dblp.py`) has one layer of two
+    heads, and no dropout."""
 
     def __init__(self, graph: TypedGraph) -> None:
         super().__init__()

@@ -62,6 +62,14 @@ def test_verdicts(found: dict[str, object], failed: int) -> None:
     assert sum(not one["passed"] for one in judged.values()) == failed
 
 
+def test_a_missed_figure_says_what_the_published_one_has_over_it() -> None:
+    judged = BENCHMARK.judged(found_of(0.50, 0.50, 1e-7))
+    for task, reference in REFERENCES.items():
+        told = [one.get("reason", "") for name, one in judged.items() if name.startswith(f"typed accuracy, {task},")]
+        assert told == [reference.beside] * len(MODELS)
+    assert "labels of a fifth of the test nodes" in REFERENCES["imdb"].beside
+
+
 def test_rows_have_what_was_published_beside() -> None:
     rows = [*typed_rows(found_of(0.9, 0.9, 0.0)["typedAccuracy"])]
     assert {len(row) for row in rows} == {len(HEAD)}
