@@ -28,8 +28,9 @@ NODES = 300
 REVERSED = EdgeRules(Direction.REVERSED, Duplicates.KEEP, SelfLoops.REMOVE)
 
 
-@pytest.fixture(autouse=True)
-def short_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def measures_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time in which a generation finds answers that differ: the usual one of tests is a thirtieth."""
     monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0.3")
 
 
@@ -56,6 +57,8 @@ def assert_says_what_rows_cost(one: StaleLayerProfile) -> None:
     assert edges[-1].points[-1].rows > 0
 
 
+@pytest.mark.campaign
+@pytest.mark.usefixtures("measures_for_a_while")
 @pytest.mark.parametrize("rules", [UNDIRECTED, DIRECTED, REVERSED], ids=str)
 @pytest.mark.parametrize("architecture", MODELS)
 def test_a_generation_measures_what_stale_rows_cost(tmp_path: Path, architecture: str, rules: EdgeRules) -> None:
@@ -68,6 +71,7 @@ def test_a_generation_measures_what_stale_rows_cost(tmp_path: Path, architecture
     assert loaded.manifest.schema_version == STALE_SCHEMA_VERSION
 
 
+@pytest.mark.usefixtures("measures_for_a_while")
 def test_each_layer_behind_the_first_is_measured(tmp_path: Path) -> None:
     plain = PlainGraph(NODES, 31, UNDIRECTED, [f"node-{number}" for number in range(NODES)])
     variants: dict[str, object] = {**DEEPER, "stored": [1, 2, 3]}
@@ -87,6 +91,7 @@ def test_layers_that_follow_no_changes_are_not_measured(tmp_path: Path) -> None:
     assert loaded.manifest.schema_version == SCHEMA_VERSION
 
 
+@pytest.mark.usefixtures("measures_for_a_while")
 def test_layers_over_several_types_are_measured(tmp_path: Path) -> None:
     made(tmp_path, "GraphSAGE", TYPED_VARIANTS)
     (one,) = measured(opened_types(tmp_path).loaded)
@@ -95,6 +100,7 @@ def test_layers_over_several_types_are_measured(tmp_path: Path) -> None:
     assert all(changes.points[-1].differing == 0 for changes in one.changes)
 
 
+@pytest.mark.usefixtures("measures_for_a_while")
 def test_workers_begin_with_the_sensitivity_that_was_measured(tmp_path: Path) -> None:
     scene = Scene(tmp_path, RefreshBudget(rows=0), nodes=NODES)
     (one,), (layer,) = measured(scene.loaded), scene.living.refreshing.layers
