@@ -249,7 +249,7 @@ def _move(
     sums: np.ndarray, powers: np.ndarray, counts: np.ndarray, rows: np.ndarray, nodes: np.ndarray,
     reader_bounds: np.ndarray, readers: np.ndarray, before: np.ndarray, first: int, last: int,
 ) -> None:  # fmt: skip
-    """Of readers from the first up to the last."""
+    """Sums of readers from the first up to the last."""
     width = sums.shape[1]
     following = np.int64(0)
     following_end = np.int64(0)
